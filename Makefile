@@ -1,0 +1,41 @@
+# make demo   set up and train a network on the digits that scikit-learn ships
+# make test   set up and run the tests
+# make build  rebuild the C++ extension
+# make bench  the training-step and memory benchmarks, quick
+# make lint   check style
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test build bench lint clean
+
+demo: $(VENV)/installed
+	$(BIN)/python -m fastlbbnn.demo --out runs/demo
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/installed
+	$(BIN)/python bench/train_step.py --quick
+	$(BIN)/python bench/memory.py --quick
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+
+# A virtual environment with the pinned versions, then this package in it.
+$(VENV)/requirements: requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/installed: $(VENV)/requirements setup.py pyproject.toml $(shell find csrc -name '*.cpp' -o -name '*.h')
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	$(BIN)/python -m fastlbbnn.info
+	touch $@
+
+build:
+	rm -f $(VENV)/installed
+	$(MAKE) $(VENV)/installed
+
+clean:
+	rm -rf $(VENV) build *.egg-info fastlbbnn/_C.abi3.so

@@ -1,0 +1,131 @@
+// Small helpers between torch's stable tensors and the kernels' pointers.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "kernels.h"
+
+namespace fastlbbnn {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+inline Tensor empty(std::vector<int64_t> sizes) {
+  return torch::stable::empty(sizes, ScalarType::Float);
+}
+
+inline float* mutable_data(const Tensor& t) { return static_cast<float*>(t.mutable_data_ptr()); }
+inline const float* data(const Tensor& t) { return static_cast<const float*>(t.const_data_ptr()); }
+inline const float* data(const OptionalTensor& t) { return t ? data(*t) : nullptr; }
+
+// The tensor itself where it is row-major already, else a copy.
+inline Tensor row_major(const Tensor& t) {
+  return t.is_contiguous() ? t : torch::stable::contiguous(t);
+}
+
+// Python has checked arguments and says what is wrong in words; this is what keeps a direct call
+// of an operator from reading past a tensor.
+inline void check_float(const Tensor& t, int64_t numel, const char* name) {
+  STD_TORCH_CHECK(t.is_cpu() && t.scalar_type() == ScalarType::Float && t.is_contiguous() &&
+                      t.numel() == numel,
+                  "fastlbbnn: ", name, " must be a contiguous float32 CPU tensor of ", numel,
+                  " elements");
+}
+
+inline uint64_t read_seed(const Tensor& seed) {
+  STD_TORCH_CHECK(seed.is_cpu() && seed.scalar_type() == ScalarType::Long && seed.numel() == 1,
+                  "fastlbbnn: seed must be an int64 CPU tensor of one element");
+  return *static_cast<const uint64_t*>(seed.const_data_ptr());
+}
+
+// A matrix in memory: element (i, j) at data[i * row + j * col].
+struct Matrix {
+  const float* data;
+  int64_t rows, cols, row, col;
+  Matrix t() const { return {data, cols, rows, col, row}; }
+};
+
+// out [a.rows, b.cols] with row stride `out_row` = a b, by the BLAS that torch was built with.
+void matmul(float* out, int64_t out_row, const Matrix& a, const Matrix& b);
+
+// The parameters of a layer as the operators receive them, checked and row-major.
+struct Layer {
+  Posterior weights;
+  Posterior bias;       // one row of N, never gated; rows == 0 without a bias
+  std::vector<Tensor> owned;   // what the pointers above point into
+  Layer(const Tensor& kappa, const Tensor& rho, const OptionalTensor& omega,
+        const OptionalTensor& bias_kappa, const OptionalTensor& bias_rho, int64_t block_rows,
+        int64_t block_cols);
+  bool has_bias() const { return bias.rows > 0; }
+};
+
+// Inputs [M, K], shared by all samples, or [S, M, K].
+struct Inputs {
+  Tensor owned;
+  const float* x;
+  int64_t rows, cols, sample_stride;   // sample_stride == 0: shared
+  Inputs(const Tensor& x, const Layer& layer, int64_t samples);
+  bool shared() const { return sample_stride == 0; }
+  Matrix of_sample(int64_t s) const { return {x + s * sample_stride, rows, cols, cols, 1}; }
+};
+
+// Adds up the rows' sums in their order, so that threads make no difference, and writes the five to
+// a tensor [5]. Throws if they are not finite: then some parameter is not.
+Tensor reduce_sums(const std::vector<RowSums>& rows);
+
+SumGradients read_sum_gradients(const Tensor& dsums);
+
+// Rows of a weight matrix that are worked on together, so that a panel of weights or of their
+// gradients is still in the L2 cache when the next step reads it.
+class Panels {
+ public:
+  Panels(const Posterior& q, int64_t batch);
+  int64_t count() const { return count_; }
+  int64_t begin(int64_t panel) const { return panel * size_; }
+  int64_t end(int64_t panel) const { return begin(panel + 1) < rows_ ? begin(panel + 1) : rows_; }
+  int64_t size() const { return size_; }
+
+ private:
+  int64_t rows_, size_, count_;
+};
+
+// Scratch memory of a thread, kept between calls so that its pages are.
+float* thread_scratch(int64_t floats);
+
+Draw make_draw(const Tensor& seed, Stream stream, int64_t sample, double temperature, bool hard);
+
+// New tensors for the gradients of a layer's parameters; empty for those it does not have.
+struct ParameterGradients {
+  Tensor kappa, rho, omega, bias_kappa, bias_rho;
+  ParameterGradients(const Tensor& kappa, const Tensor& rho, const OptionalTensor& omega,
+                     const OptionalTensor& bias_kappa, const OptionalTensor& bias_rho);
+  GradientSink weight_sink() const;
+  GradientSink bias_sink() const;
+};
+
+// Adam's state for the five parameter tensors of a layer, in the order above; an empty state tensor
+// leaves its parameter alone. `hyper` has kAdamNumbers numbers a tensor: lr, beta1, beta2, eps, and
+// the step that is being taken, from 1.
+constexpr int kAdamNumbers = 5;
+class LayerAdam {
+ public:
+  LayerAdam(const std::array<OptionalTensor, 5>& params, const std::vector<Tensor>& exp_avg,
+            const std::vector<Tensor>& exp_avg_sq, const std::vector<double>& hyper);
+  GradientSink weight_sink() const;
+  GradientSink bias_sink() const;
+
+ private:
+  const AdamTensor* at(int i) const { return tensors_[i] ? &*tensors_[i] : nullptr; }
+  std::array<std::optional<AdamTensor>, 5> tensors_;
+};
+
+}  // namespace fastlbbnn

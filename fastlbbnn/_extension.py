@@ -1,0 +1,32 @@
+"""Finds and loads the compiled operators, and remembers why not where they are missing."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import torch
+
+#: Name of the shared library that ``setup.py`` builds into the package.
+LIBRARY = "_C.abi3.so"
+
+REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps fastlbbnn (or: make build)"
+
+
+@functools.cache
+def load() -> str | None:
+    """Load the library once. Returns None when it is there, else the reason and what to do."""
+    path = Path(__file__).with_name(LIBRARY)
+    if not path.exists():
+        return (
+            f"the C++ extension was not built ({LIBRARY} is missing): install a C++17 compiler "
+            f"and run: {REBUILD}"
+        )
+    try:
+        torch.ops.load_library(str(path))
+    except (OSError, RuntimeError) as error:
+        return (
+            f"the C++ extension does not load beside torch {torch.__version__} ({error}): "
+            f"run: {REBUILD}"
+        )
+    return None

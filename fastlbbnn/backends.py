@@ -1,0 +1,116 @@
+"""Which implementation computes an operator, and why.
+
+``auto`` takes the fastest backend that can serve the tensors at hand and says once, in the log of
+``fastlbbnn``, what it took and why. A backend that is asked for by name and cannot serve raises.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from . import _extension
+
+_log = logging.getLogger("fastlbbnn")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One implementation of the operators."""
+
+    name: str
+    describes: str
+    #: Why it cannot run on this machine at all, or None.
+    unavailable: Callable[[], str | None]
+    #: Why it cannot serve tensors of this device type and dtype, or None.
+    refuses: Callable[[str, torch.dtype], str | None]
+
+
+def _cpp_refuses(device: str, dtype: torch.dtype) -> str | None:
+    if device != "cpu":
+        return f"it serves CPU tensors and was given one on {device}"
+    if dtype != torch.float32:
+        return f"it computes in float32 and was given {dtype}"
+    return None
+
+
+#: In the order of speed.
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend
+    for backend in (
+        Backend(
+            name="cpp",
+            describes="fused C++ kernels on CPU, float32",
+            unavailable=_extension.load,
+            refuses=_cpp_refuses,
+        ),
+        Backend(
+            name="reference",
+            describes="plain PyTorch, any device and floating dtype; slow",
+            unavailable=lambda: None,
+            refuses=lambda device, dtype: (
+                None if dtype.is_floating_point else f"it needs a floating dtype, not {dtype}"
+            ),
+        ),
+    )
+}
+
+_default = "auto"
+
+
+def _known(name: str) -> str:
+    if name != "auto" and name not in BACKENDS:
+        raise ValueError(
+            f"backend={name!r} is not known; expected one of {', '.join(('auto', *BACKENDS))}"
+        )
+    return name
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Within this context, operators called without ``backend=`` use this one."""
+    global _default
+    previous, _default = _default, _known(name)
+    try:
+        yield
+    finally:
+        _default = previous
+
+
+def choose(tensor: Tensor, backend: str | None = None) -> str:
+    """The name of the backend that is to compute on ``tensor``."""
+    name = _default if backend is None else _known(backend)
+    device, dtype = tensor.device.type, tensor.dtype
+    if name == "auto":
+        return _automatic(device, dtype)
+    return _named(name, device, dtype)
+
+
+@functools.cache
+def _named(name: str, device: str, dtype: torch.dtype) -> str:
+    chosen = BACKENDS[name]
+    reason = chosen.unavailable() or chosen.refuses(device, dtype)
+    if reason is not None:
+        raise RuntimeError(f"backend={name!r} cannot run: {reason}")
+    return name
+
+
+@functools.cache
+def _automatic(device: str, dtype: torch.dtype) -> str:
+    passed_over = []
+    for name, candidate in BACKENDS.items():
+        reason = candidate.unavailable() or candidate.refuses(device, dtype)
+        if reason is None:
+            why = f" (not {'; not '.join(passed_over)})" if passed_over else ""
+            # Falling back to slow code is worth a warning, the normal choice is not.
+            level = logging.WARNING if passed_over and device == "cpu" else logging.INFO
+            _log.log(level, "%s on %s: using the %s backend%s", dtype, device, name, why)
+            return name
+        passed_over.append(f"{name}: {reason}")
+    raise TypeError(f"no backend for {dtype} on {device}: {'; '.join(passed_over)}")

@@ -1,0 +1,169 @@
+"""The operators as functions: arguments checked, backend chosen, gradients included."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import backends, ops, reference
+from ._checks import (
+    check_block,
+    check_input,
+    check_parameters,
+    check_samples,
+    check_temperature,
+    explain_failure,
+)
+
+Block = tuple[int, int]
+
+
+def draw_seed(generator: torch.Generator | None = None, device: torch.device | str = "cpu") -> Tensor:
+    """A seed for one call, drawn from torch's generator: an int64 tensor that stays on its device."""
+    return torch.randint(
+        -(2**63), 2**63 - 1, (), dtype=torch.int64, device=device, generator=generator
+    )
+
+
+def gated_linear(
+    x: Tensor,
+    kappa: Tensor,
+    rho: Tensor,
+    omega: Tensor | None,
+    bias_kappa: Tensor | None = None,
+    bias_rho: Tensor | None = None,
+    *,
+    seed: Tensor | None = None,
+    samples: int = 1,
+    block: Block = (1, 1),
+    temperature: float = 1.0,
+    hard: bool = False,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A linear map with sampled, gated weights, and the five sums of its KL.
+
+    ``w = g (kappa + softplus(rho) eps)`` with ``eps`` standard normal and the gates
+    ``g = sigmoid((omega - logit(u)) / temperature)``, one uniform ``u`` a block; with ``hard`` the
+    gates are 0 or 1, Bernoulli(sigmoid(omega)), and omega gets no gradient from the outputs.
+
+    Args:
+        x: inputs ``[M, K]``, shared by all samples, or ``[samples, M, K]``.
+        kappa, rho: means and untransformed scales ``[N, K]``.
+        omega: logits of the indicators, ``[ceil(N/block[0]), ceil(K/block[1])]``; None: no gates.
+        bias_kappa, bias_rho: the same for biases ``[N]``, which are never gated.
+        seed: int64 tensor of one element that fixes all noise; drawn if None.
+        backend: "auto", "cpp" or "reference"; None: what ``use_backend`` says.
+
+    Returns:
+        Outputs ``[samples, M, N]`` and the sums H, A, A_w, T, S as a tensor ``[5]``.
+    """
+    check_block(block)
+    check_samples(samples)
+    if not hard:
+        check_temperature(temperature)
+    check_parameters(kappa, rho, omega, bias_kappa, bias_rho, block)
+    check_input(x, kappa, samples)
+    if seed is None:
+        seed = draw_seed(device=x.device)
+    return gated_linear_unchecked(
+        x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, tuple(block), float(temperature),
+        hard, backend,
+    )
+
+
+def gated_linear_unchecked(
+    x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, block, temperature, hard, backend=None,
+    single=False,
+) -> tuple[Tensor, Tensor]:
+    """``gated_linear`` for callers whose arguments are right by construction: a layer's.
+
+    ``single`` leaves out the sample axis of a single draw.
+    """
+    if backends.choose(kappa, backend) == "reference":
+        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        y, sums = reference.gated_linear(
+            x, kappa, rho, omega, bias_kappa, bias_rho, seed=seed, samples=samples, block=block,
+            temperature=temperature, hard=hard,
+        )
+        return (y.squeeze(0) if single else y), sums
+    try:
+        return ops.GatedLinearFunction.apply(
+            x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, block, temperature, hard,
+            single,
+        )
+    except RuntimeError:
+        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        raise
+
+
+def local_linear(
+    x: Tensor,
+    kappa: Tensor,
+    rho: Tensor,
+    omega: Tensor | None,
+    bias_kappa: Tensor | None = None,
+    bias_rho: Tensor | None = None,
+    *,
+    seed: Tensor | None = None,
+    samples: int = 1,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The same layer by local reparametrisation: one draw an activation, from its exact moments.
+
+    Lower variance than ``gated_linear`` at twice its matrix products; indicators a weight only (the
+    weights of a larger block are dependent, and independent activations would hide that). Arguments
+    and results as in ``gated_linear``.
+    """
+    check_samples(samples)
+    check_parameters(kappa, rho, omega, bias_kappa, bias_rho, (1, 1))
+    check_input(x, kappa, samples)
+    if seed is None:
+        seed = draw_seed(device=x.device)
+    return local_linear_unchecked(
+        x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, backend
+    )
+
+
+def local_linear_unchecked(
+    x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, backend=None, single=False
+) -> tuple[Tensor, Tensor]:
+    """``local_linear`` for callers whose arguments are right by construction; ``single`` as above."""
+    if backends.choose(kappa, backend) == "reference":
+        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        y, sums = reference.local_linear(
+            x, kappa, rho, omega, bias_kappa, bias_rho, seed=seed, samples=samples
+        )
+        return (y.squeeze(0) if single else y), sums
+    try:
+        return ops.LocalLinearFunction.apply(
+            x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, single
+        )
+    except RuntimeError:
+        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        raise
+
+
+def kl_sums(
+    kappa: Tensor,
+    rho: Tensor,
+    omega: Tensor | None,
+    bias_kappa: Tensor | None = None,
+    bias_rho: Tensor | None = None,
+    *,
+    block: Block = (1, 1),
+    backend: str | None = None,
+) -> Tensor:
+    """The five sums H, A, A_w, T, S of a layer as a tensor ``[5]``, without a draw."""
+    check_block(block)
+    check_parameters(kappa, rho, omega, bias_kappa, bias_rho, block)
+    if backends.choose(kappa, backend) == "reference":
+        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        return reference.kl_sums(kappa, rho, omega, bias_kappa, bias_rho, block=block)
+    try:
+        return ops.KLSumsFunction.apply(
+            kappa, rho, omega, bias_kappa, bias_rho, tuple(block)
+        )
+    except RuntimeError:
+        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        raise
+

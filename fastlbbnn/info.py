@@ -1,0 +1,40 @@
+"""``python -m fastlbbnn.info``: versions, the machine, and the state of every backend."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+
+from . import __version__, ops
+from .backends import BACKENDS
+
+
+def backend_states() -> dict[str, str | None]:
+    """Backend -> None when it runs here, else why not and what to do."""
+    return {name: backend.unavailable() for name, backend in BACKENDS.items()}
+
+
+def cpu_kernels() -> str | None:
+    """The instruction set that the C++ kernels use here; None without them."""
+    if BACKENDS["cpp"].unavailable() is not None:
+        return None
+    assert ops  # defines the operator's schema
+    return torch.ops.fastlbbnn.cpu_capability()
+
+
+def main() -> None:
+    print(f"fastlbbnn {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
+    print(f"{platform.machine()}, {torch.get_num_threads()} threads")
+    print("backends, fastest first:")
+    for name, reason in backend_states().items():
+        backend = BACKENDS[name]
+        if reason is None:
+            kernels = f" [{cpu_kernels()}]" if name == "cpp" else ""
+            print(f"  {name:<10} on    {backend.describes}{kernels}")
+        else:
+            print(f"  {name:<10} OFF   {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""Bayesian linear layers, drop-in for ``nn.Linear``."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import functional, reference
+from .._checks import check_block, check_positive_int, check_temperature
+from .._memory import staggered_empty
+from ..priors import FixedPrior, Prior
+from .inclusion import MeanField
+from .modes import Pass, WeightMode, current_pass
+from .recording import leave_sums
+
+Estimator = Literal["concrete", "local"]
+
+#: Logits of indicators that are decided: sigmoid is 1 and 0 to float32, and no gate noise
+#: (|logit(u)| < 17) turns them over.
+_CERTAIN = 60.0
+
+
+class BayesianLinear(nn.Module):
+    """What all Bayesian linear layers share: Gaussian weights and biases, a prior, forward passes.
+
+    ``forward`` returns a tensor like ``nn.Linear``'s. In ``train()`` weights are sampled, in ``eval()``
+    they are the posterior mean; ``fastlbbnn.weights`` overrides both.
+    """
+
+    #: Where the indicators come from; None for a layer without.
+    inclusion: MeanField | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        block: tuple[int, int] = (1, 1),
+        estimator: Estimator = "concrete",
+        prior: Prior | None = None,
+        temperature: float = 1.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        self.in_features = check_positive_int("in_features", in_features)
+        self.out_features = check_positive_int("out_features", out_features)
+        check_block(block)
+        check_temperature(temperature)
+        if estimator not in ("concrete", "local"):
+            raise ValueError(f"estimator={estimator!r}; expected 'concrete' or 'local'")
+        if estimator == "local" and tuple(block) != (1, 1):
+            raise ValueError(
+                f"estimator='local' with block={tuple(block)}: the weights of a block share an "
+                "indicator, so activations are dependent and one draw an activation would be wrong; "
+                "use estimator='concrete'"
+            )
+        if prior is not None and not isinstance(prior, Prior):
+            raise TypeError(f"prior is a {type(prior).__name__}; expected a fastlbbnn.priors.Prior")
+        self.block = (int(block[0]), int(block[1]))
+        self.estimator = estimator
+        self.temperature = float(temperature)
+        self.prior = copy.deepcopy(prior) if prior is not None else FixedPrior()
+        self.prior.to(device=device)
+
+        self.register_module("inclusion", None)
+        kwargs = {"device": device, "dtype": dtype}
+        shape = (out_features, in_features)
+        self.kappa = nn.Parameter(staggered_empty(shape, 0, **kwargs))
+        self.rho = nn.Parameter(staggered_empty(shape, 1, **kwargs))
+        self.bias_kappa = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
+        self.bias_rho = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
+
+    def reset_parameters(self) -> None:
+        """Means as in ``nn.Linear``, scales a tenth of their spread."""
+        bound = 1.0 / math.sqrt(self.in_features)
+        rho = math.log(math.expm1(0.1 * bound))
+        with torch.no_grad():
+            self.kappa.uniform_(-bound, bound)
+            self.rho.uniform_(rho - 0.5, rho + 0.5)
+            if self.bias_kappa is not None:
+                self.bias_kappa.uniform_(-bound, bound)
+                self.bias_rho.uniform_(rho - 0.5, rho + 0.5)
+
+    # --- the posterior -----------------------------------------------------------------------
+
+    def logits(self) -> Tensor | None:
+        """Indicator logits for one forward pass; None without indicators."""
+        inclusion = self._modules["inclusion"]
+        return None if inclusion is None else inclusion.forward()
+
+    def decided_logits(self, threshold: float) -> Tensor | None:
+        """Logits that make every indicator certain: in where alpha > threshold, else out."""
+        if self.inclusion is None:
+            return None
+        chosen = self.inclusion.probabilities() > threshold
+        return torch.where(chosen, _CERTAIN, -_CERTAIN).to(self.kappa.dtype)
+
+    def blocks(self) -> int:
+        """G, the number of indicators."""
+        if self.inclusion is None:
+            return 0
+        return math.prod(reference.grid_shape(self.out_features, self.in_features, self.block))
+
+    def mean_weight(self, mode: WeightMode = WeightMode.MEAN, threshold: float = 0.5) -> Tensor:
+        """Posterior mean alpha * kappa, or with MEDIAN_MEAN kappa where alpha > threshold, else 0."""
+        if self.inclusion is None:
+            return self.kappa
+        grid = self.inclusion.probabilities()
+        if mode is WeightMode.MEDIAN_MEAN:
+            grid = (grid > threshold).to(grid.dtype)
+        return reference.expand_blocks(grid, *self.kappa.shape, self.block) * self.kappa
+
+    def kl_sums(self) -> Tensor:
+        """The five sums ``[5]`` of this layer, from its parameters alone."""
+        return functional.kl_sums(
+            self.kappa, self.rho, self.logits(), self.bias_kappa, self.bias_rho, block=self.block
+        )
+
+    def kl(self) -> Tensor:
+        """KL divergence from the prior, a sum in nats. No state: only parameters enter."""
+        return self.prior.kl(self.kl_sums(), self.blocks())
+
+    # --- forward -----------------------------------------------------------------------------
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in_features] -> [..., out_features]``."""
+        current = current_pass()
+        mode = current.mode
+        if mode is None:
+            mode = WeightMode.RELAXED if self.training else WeightMode.MEAN
+        self._check_input(x, current)
+        if not mode.random:
+            return F.linear(x, self.mean_weight(mode, current.threshold), self.bias_kappa)
+        y, sums = self._sample(x, mode, current)
+        leave_sums(self, sums)
+        return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
+
+    def _check_input(self, x: Tensor, current: Pass) -> None:
+        kappa = self._parameters["kappa"]
+        if x.shape[-1] != self.in_features:
+            raise ValueError(
+                f"x is {list(x.shape)}; expected a last axis of {self.in_features} for {self}"
+            )
+        if x.dtype is not kappa.dtype:
+            raise TypeError(f"x is {x.dtype} and the layer {kappa.dtype}; expected one dtype")
+        if x.device != kappa.device:
+            raise ValueError(f"x is on {x.device} and the layer on {kappa.device}; expected one device")
+        if current.samples is not None and (x.dim() < 2 or x.shape[0] != current.samples):
+            raise ValueError(
+                f"x is {list(x.shape)}; within weights(samples={current.samples}) its first axis is the "
+                "sample axis (add it with fastlbbnn.expand_samples)"
+            )
+
+    def _rows(self, x: Tensor, current: Pass) -> Tensor:
+        """``x`` as [M, K], or [samples, M, K] where each sample has its own."""
+        if current.samples is None:
+            return x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        if x.stride(0) == 0:
+            return x[0].reshape(-1, self.in_features)
+        return x if x.dim() == 3 else x.reshape(current.samples, -1, self.in_features)
+
+    def _sample(self, x: Tensor, mode: WeightMode, current: Pass) -> tuple[Tensor, Tensor]:
+        """Outputs, [M, N] for one draw and else [samples, M, N], and the five sums."""
+        x = self._rows(x, current)
+        single, samples = current.samples is None, current.samples or 1
+        seed = functional.draw_seed(current.generator, x.device)
+        # Straight from the dictionary: attribute access through nn.Module is slow enough to show in
+        # a training step.
+        p = self._parameters
+        omega = self.decided_logits(current.threshold) if mode is WeightMode.MEDIAN else self.logits()
+        parameters = (p["kappa"], p["rho"], omega, p["bias_kappa"], p["bias_rho"])
+        if mode is WeightMode.RELAXED and self.estimator == "local":
+            if current.kl == "sampled":
+                raise ValueError(
+                    "kl='sampled' needs a draw of the weights, and estimator='local' makes none; use "
+                    "kl='closed'"
+                )
+            y, sums = functional.local_linear_unchecked(
+                x, *parameters, seed, samples, single=single
+            )
+        else:
+            draw = (self.block, self.temperature, mode is not WeightMode.RELAXED)
+            y, sums = functional.gated_linear_unchecked(
+                x, *parameters, seed, samples, *draw, single=single
+            )
+            if current.kl == "sampled":
+                sums = self._sampled_sums(parameters, seed, samples, *draw)
+        return y, sums
+
+    @staticmethod
+    def _sampled_sums(parameters, seed, samples, block, temperature, hard) -> Tensor:
+        draws = [
+            reference.sampled_kl_sums(
+                *parameters, seed=seed, sample=s, block=block, temperature=temperature, hard=hard
+            )
+            for s in range(samples)
+        ]
+        return torch.stack(draws).mean(0)
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_features}, {self.out_features}, bias={self.bias_kappa is not None}"]
+        if self.block != (1, 1):
+            parts.append(f"block={self.block}")
+        parts.append(f"estimator={self.estimator!r}")
+        if self.inclusion is not None and self.estimator == "concrete":
+            parts.append(f"temperature={self.temperature:g}")
+        return ", ".join(parts)
+
+
+class LBBNNLinear(BayesianLinear):
+    """A linear layer whose weights have Gaussian posteriors and binary inclusion indicators.
+
+    Args:
+        in_features, out_features, bias: as in ``nn.Linear``.
+        block: weights ``(rows, columns)`` that share one indicator. ``(1, 1)`` is the paper's model;
+            larger blocks select block-sparse models.
+        estimator: "concrete" samples weights with relaxed gates (the paper's Algorithm 1); "local"
+            samples activations (lower variance, twice the matrix products, ``(1, 1)`` blocks only).
+        prior: a ``fastlbbnn.priors.Prior``, copied; None: ``FixedPrior(psi=0.1, sigma2=1)``.
+        temperature: of the relaxed gates. Small values are closer to the binary model and have noisier
+            gradients; the paper's scripts use 0.001.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        block: tuple[int, int] = (1, 1),
+        estimator: Estimator = "concrete",
+        prior: Prior | None = None,
+        temperature: float = 0.1,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(
+            in_features, out_features, bias, block=block, estimator=estimator, prior=prior,
+            temperature=temperature, device=device, dtype=dtype,
+        )
+        grid = reference.grid_shape(out_features, in_features, self.block)
+        self.inclusion = MeanField(*grid, device=device, dtype=dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        with torch.no_grad():
+            self.inclusion.omega.uniform_(0.0, 1.0)
+
+    @property
+    def omega(self) -> Tensor:
+        """Indicator logits, on the grid of blocks."""
+        return self.inclusion()
+
+    def inclusion_probabilities(self) -> Tensor:
+        """Marginal posterior inclusion probabilities alpha, on the grid of blocks."""
+        return self.inclusion.probabilities()
+
+    def density(self, threshold: float = 0.5) -> float:
+        """Share of the weights that the model with alpha > threshold keeps."""
+        return self._mean_over_weights((self.inclusion.probabilities() > threshold).to(torch.float32))
+
+    def mean_inclusion(self) -> float:
+        """Mean inclusion probability of the weights."""
+        return self._mean_over_weights(self.inclusion.probabilities())
+
+    def _mean_over_weights(self, grid: Tensor) -> float:
+        return reference.expand_blocks(grid, *self.kappa.shape, self.block).mean().item()
+
+
+class GaussianLinear(BayesianLinear):
+    """A dense Bayesian linear layer: Gaussian weights, no indicators (Bayes by backprop).
+
+    ``estimator`` "concrete" samples weights, "local" samples activations. Of the prior only ``sigma2``
+    matters.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        estimator: Estimator = "concrete",
+        prior: Prior | None = None,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__(
+            in_features, out_features, bias, estimator=estimator, prior=prior, device=device,
+            dtype=dtype,
+        )
+        self.reset_parameters()
+
+    def density(self, threshold: float = 0.5) -> float:
+        return 1.0

@@ -1,0 +1,241 @@
+"""Priors of a layer. A prior is four expectations; the KL is linear in the five sums.
+
+For G indicator blocks (see ``fastlbbnn.reference.sums`` for H, A, A_w, T, S):
+
+    KL = H - E[log psi] A - E[log(1-psi)] (G-A) + (E[log sigma2] A_w - T + E[1/sigma2] S - A_w) / 2
+
+psi is the prior probability that a block is included, sigma2 the prior variance of an included
+weight and of a bias. Both belong to one layer: a layer makes its own copy of the prior it is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Beta, Gamma, kl_divergence
+from torch.nn.functional import softplus
+
+
+class Expectations(NamedTuple):
+    """What the KL needs to know of a prior, each a scalar tensor or float."""
+
+    log_psi: Tensor | float
+    log_one_minus_psi: Tensor | float
+    log_sigma2: Tensor | float
+    inverse_sigma2: Tensor | float
+
+
+def kl_from_sums(sums: Tensor, blocks: int, e: Expectations) -> Tensor:
+    """The KL in nats from the five sums ``[5]`` and the prior's expectations."""
+    H, A, A_w, T, S = sums.unbind()
+    return (
+        H
+        - e.log_psi * A
+        - e.log_one_minus_psi * (blocks - A)
+        + 0.5 * (e.log_sigma2 * A_w - T + e.inverse_sigma2 * S - A_w)
+    )
+
+
+class Prior(nn.Module):
+    """Base of all priors."""
+
+    def kl(self, sums: Tensor, blocks: int) -> Tensor:
+        """KL divergence of a layer from its five sums, in nats. ``blocks`` is G; 0 without gates."""
+        raise NotImplementedError
+
+    def psi_parameters(self) -> Iterator[nn.Parameter]:
+        """Learnable hyperparameters of psi (they have a step size of their own)."""
+        return iter(())
+
+    def sigma2_parameters(self) -> Iterator[nn.Parameter]:
+        """Learnable hyperparameters of sigma2."""
+        return iter(())
+
+
+class FixedPrior(Prior):
+    """Known inclusion probability ``psi`` and slab variance ``sigma2``."""
+
+    def __init__(self, psi: float = 0.1, sigma2: float = 1.0) -> None:
+        super().__init__()
+        if not 0.0 < psi < 1.0:
+            raise ValueError(f"psi={psi}; expected a probability strictly between 0 and 1")
+        if not 0.0 < sigma2 < math.inf:
+            raise ValueError(f"sigma2={sigma2}; expected a positive variance")
+        self.psi = float(psi)
+        self.sigma2 = float(sigma2)
+        e = self.expectations()
+        # KL = coefficients . (H, A, A_w, T, S) - E[log(1-psi)] G, kept ready: a fixed prior costs a
+        # training step one dot product.
+        self.register_buffer(
+            "_coefficients",
+            torch.tensor(
+                [
+                    1.0,
+                    e.log_one_minus_psi - e.log_psi,
+                    0.5 * (e.log_sigma2 - 1.0),
+                    -0.5,
+                    0.5 * e.inverse_sigma2,
+                ]
+            ),
+            persistent=False,
+        )
+
+    @classmethod
+    def paper(cls, n: int) -> FixedPrior:
+        """The paper's supplement: psi = exp(-2 log n), sigma2 = 1, for n observations."""
+        if n < 2:
+            raise ValueError(f"n={n}; expected at least 2 observations")
+        return cls(psi=math.exp(-2.0 * math.log(n)), sigma2=1.0)
+
+    def expectations(self) -> Expectations:
+        return Expectations(
+            math.log(self.psi), math.log1p(-self.psi), math.log(self.sigma2), 1.0 / self.sigma2
+        )
+
+    def linear_form(self, sums: Tensor, blocks: int) -> tuple[Tensor, float]:
+        """Coefficients [5] and constant of the KL as a function of the sums."""
+        coefficients = self._buffers["_coefficients"]
+        if coefficients.dtype is not sums.dtype:
+            coefficients = coefficients.to(sums.dtype)
+        return coefficients, -math.log1p(-self.psi) * blocks
+
+    def kl(self, sums: Tensor, blocks: int) -> Tensor:
+        coefficients, constant = self.linear_form(sums, blocks)
+        return torch.dot(sums, coefficients) + constant
+
+    def extra_repr(self) -> str:
+        return f"psi={self.psi:.4g}, sigma2={self.sigma2:.4g}"
+
+
+def total_kl(terms: list[tuple[Prior, Tensor, int]]) -> Tensor:
+    """Sum of the KL of (prior, sums, blocks); fixed priors, the common case, in one dot product."""
+    total: Tensor | None = None
+    fixed = [(p.linear_form(s, n), s) for p, s, n in terms if isinstance(p, FixedPrior)]
+    if fixed:
+        coefficients = torch.cat([c for (c, _), _ in fixed])
+        total = torch.dot(torch.cat([s for _, s in fixed]), coefficients) + sum(
+            constant for (_, constant), _ in fixed
+        )
+    for prior, sums, blocks in terms:
+        if not isinstance(prior, FixedPrior):
+            term = prior.kl(sums, blocks)
+            total = term if total is None else total + term
+    if total is None:
+        raise ValueError("no Bayesian layers, so no KL")
+    return total
+
+
+def _inverse_softplus(value: float) -> float:
+    return value + math.log(-math.expm1(-value))
+
+
+class _HyperPrior(Prior):
+    """psi ~ Beta(a_psi, b_psi) and sigma2 ~ InvGamma(a_beta, b_beta)."""
+
+    def _check(self, **values: float) -> None:
+        for name, value in values.items():
+            if not 0.0 < value < math.inf:
+                raise ValueError(f"{name}={value}; expected a positive number")
+
+
+class EmpiricalBayesPrior(_HyperPrior):
+    """Hyperparameters a, b that are learned by the ELBO and then fixed (the paper's main runs).
+
+    psi and sigma2 keep their hyperpriors as their posteriors, so the expectations are those of
+    Beta(a_psi, b_psi) and InvGamma(a_beta, b_beta). ``freeze()`` ends the learning.
+    """
+
+    def __init__(
+        self, a_psi: float = 1.0, b_psi: float = 1.0, a_beta: float = 1.0, b_beta: float = 1.0
+    ) -> None:
+        super().__init__()
+        self._check(a_psi=a_psi, b_psi=b_psi, a_beta=a_beta, b_beta=b_beta)
+        # softplus keeps them positive; the authors' scripts leave them free to cross zero.
+        self.raw_psi = nn.Parameter(torch.tensor([_inverse_softplus(v) for v in (a_psi, b_psi)]))
+        self.raw_beta = nn.Parameter(torch.tensor([_inverse_softplus(v) for v in (a_beta, b_beta)]))
+
+    def psi_parameters(self) -> Iterator[nn.Parameter]:
+        yield self.raw_psi
+
+    def sigma2_parameters(self) -> Iterator[nn.Parameter]:
+        yield self.raw_beta
+
+    def freeze(self) -> None:
+        """Stop learning the hyperparameters: the end of the paper's pre-training."""
+        self.requires_grad_(False)
+
+    def hyperparameters(self) -> dict[str, float]:
+        """a_psi, b_psi, a_beta, b_beta as numbers."""
+        values = (*softplus(self.raw_psi).tolist(), *softplus(self.raw_beta).tolist())
+        return dict(zip(("a_psi", "b_psi", "a_beta", "b_beta"), values))
+
+    def expectations(self) -> Expectations:
+        return _expectations(*softplus(self.raw_psi), *softplus(self.raw_beta))
+
+    def kl(self, sums: Tensor, blocks: int) -> Tensor:
+        return kl_from_sums(sums, blocks, self.expectations())
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{k}={v:.4g}" for k, v in self.hyperparameters().items())
+
+
+def _expectations(a_psi: Tensor, b_psi: Tensor, a_beta: Tensor, b_beta: Tensor) -> Expectations:
+    """Under psi ~ Beta(a_psi, b_psi), sigma2 ~ InvGamma(a_beta, b_beta)."""
+    total = torch.digamma(a_psi + b_psi)
+    return Expectations(
+        torch.digamma(a_psi) - total,
+        torch.digamma(b_psi) - total,
+        torch.log(b_beta) - torch.digamma(a_beta),
+        a_beta / b_beta,
+    )
+
+
+class ConjugatePrior(_HyperPrior):
+    """Hyperpriors integrated by their exact coordinate updates.
+
+    Given the five sums, the best q(psi) = Beta(a + A, b + G - A) and q(sigma2) =
+    InvGamma(a + A_w/2, b + S/2) are known. They are recomputed at every call from the sums, so there
+    is no state; the KL includes theirs to the hyperprior. At the optimum their own derivative
+    vanishes, so gradients flow through the sums alone.
+    """
+
+    def __init__(
+        self, a_psi: float = 1.0, b_psi: float = 1.0, a_beta: float = 1.0, b_beta: float = 1.0
+    ) -> None:
+        super().__init__()
+        self._check(a_psi=a_psi, b_psi=b_psi, a_beta=a_beta, b_beta=b_beta)
+        self.a_psi, self.b_psi = float(a_psi), float(b_psi)
+        self.a_beta, self.b_beta = float(a_beta), float(b_beta)
+
+    def posterior(self, sums: Tensor, blocks: int) -> tuple[Beta, Gamma]:
+        """q(psi) and q(1/sigma2) for these sums, in float64."""
+        _, A, A_w, _, S = sums.detach().double().unbind()
+        psi = Beta(self.a_psi + A, self.b_psi + blocks - A)
+        precision = Gamma(self.a_beta + 0.5 * A_w, self.b_beta + 0.5 * S)
+        return psi, precision
+
+    def kl(self, sums: Tensor, blocks: int) -> Tensor:
+        psi, precision = self.posterior(sums, blocks)
+        e = _expectations(
+            psi.concentration1, psi.concentration0, precision.concentration, precision.rate
+        )
+        # InvGamma(a, b) of sigma2 and Gamma(a, b) of 1/sigma2 have the same divergence.
+        own = kl_divergence(precision, Gamma(*self._pair(sums, self.a_beta, self.b_beta)))
+        if blocks:
+            own = own + kl_divergence(psi, Beta(*self._pair(sums, self.a_psi, self.b_psi)))
+        expectations = Expectations(*(v.to(sums.dtype) for v in e))
+        return kl_from_sums(sums, blocks, expectations) + own.to(sums.dtype)
+
+    @staticmethod
+    def _pair(sums: Tensor, a: float, b: float) -> tuple[Tensor, Tensor]:
+        return sums.new_tensor(a, dtype=torch.float64), sums.new_tensor(b, dtype=torch.float64)
+
+    def extra_repr(self) -> str:
+        return (
+            f"a_psi={self.a_psi:.4g}, b_psi={self.b_psi:.4g}, a_beta={self.a_beta:.4g}, "
+            f"b_beta={self.b_beta:.4g}"
+        )

@@ -1,0 +1,28 @@
+"""The specification: slow, exact, plain PyTorch in any floating dtype.
+
+Every other backend is tested against these functions. They need no compiler and no GPU, import
+nothing from the rest of the library, and are meant to be read next to the paper.
+"""
+
+from .gated_linear import gated_linear, sample_bias, sample_gates, sample_weights, sampled_kl_sums
+from .local_linear import local_linear
+from .noise import Stream, gate_logistics, gate_uniforms, normals
+from .sums import expand_blocks, grid_shape, kl_sums, log_softplus, softplus
+
+__all__ = [
+    "Stream",
+    "expand_blocks",
+    "gate_logistics",
+    "gate_uniforms",
+    "gated_linear",
+    "grid_shape",
+    "kl_sums",
+    "local_linear",
+    "log_softplus",
+    "normals",
+    "sample_bias",
+    "sample_gates",
+    "sample_weights",
+    "sampled_kl_sums",
+    "softplus",
+]

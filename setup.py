@@ -1,0 +1,126 @@
+"""Builds the C++ extension. Everything else about the package is in pyproject.toml.
+
+The extension uses PyTorch's stable ABI: it needs torch's headers and library to be built, but not
+torch itself to run, so the build works with and without pip's build isolation, and one build serves
+every Python from 3.11 and every torch from the version below. Where it cannot be built, the package
+still installs and computes with plain PyTorch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import sysconfig
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent
+
+#: The oldest torch whose stable ABI the sources use: 2.13.
+TORCH_TARGET = "0x020d000000000000"
+
+SOURCES = ["csrc/register.cpp", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cpu/*.cpp"))]
+HEADERS = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.h"))
+
+COMPILE_FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fvisibility=hidden",
+    # The noise must round every operation on its own: see csrc/common/noise.h.
+    "-ffp-contract=off",
+    # GCC's AVX-512 intrinsics read a deliberately uninitialised register.
+    "-Wno-uninitialized",
+    "-Wno-maybe-uninitialized",
+    "-Wno-psabi",
+    f"-DTORCH_TARGET_VERSION={TORCH_TARGET}",
+]
+
+
+def torch_directory() -> Path | None:
+    """Where torch is installed: in the build environment, or in the one that is installed into."""
+    candidates = [os.environ.get("FASTLBBNN_TORCH_DIR")]
+    spec = importlib.util.find_spec("torch")
+    if spec is not None and spec.submodule_search_locations:
+        candidates.append(spec.submodule_search_locations[0])
+    # pip's isolation hides site-packages from sys.path, but not from us.
+    candidates += [str(Path(sysconfig.get_path(p)) / "torch") for p in ("purelib", "platlib")]
+    for candidate in candidates:
+        if candidate and (Path(candidate) / "include/torch/csrc/stable/library.h").exists():
+            return Path(candidate)
+    return None
+
+
+def warn(reason: str) -> None:
+    text = textwrap.fill(
+        f"fastlbbnn: the C++ extension was NOT built: {reason} The package works without it, through "
+        "the reference backend, many times slower. `python -m fastlbbnn.info` shows the state.",
+        width=88,
+    )
+    line = "*" * 88
+    print(f"\n{line}\n{text}\n{line}\n", file=sys.stderr, flush=True)
+
+
+class OptionalBuild(build_ext):
+    """Compiles in parallel, and turns a failure into a loud warning."""
+
+    def build_extension(self, ext: Extension) -> None:
+        if os.environ.get("FASTLBBNN_NO_EXTENSION") == "1":
+            warn("FASTLBBNN_NO_EXTENSION=1 is set.")
+            return
+        torch = torch_directory()
+        if torch is None:
+            warn("torch was not found. Install it first: pip install torch==2.13.0, then this package.")
+            return
+        ext.extra_compile_args = [*COMPILE_FLAGS, "-isystem", str(torch / "include")]
+        ext.library_dirs = [str(torch / "lib")]
+        try:
+            self.compile_in_parallel(ext)
+            super().build_extension(ext)
+        except Exception as error:  # whatever the compiler does wrong, the install goes on
+            warn(f"{type(error).__name__}: {error}. Is there a C++17 compiler (g++ 9 or newer)?")
+
+    def compile_in_parallel(self, ext: Extension) -> None:
+        """Compile each source in a thread of its own; setuptools then finds and links the objects."""
+        compiler, jobs = self.compiler, os.cpu_count() or 1
+
+        def compile_one(source: str) -> list[str]:
+            return compiler.compile(
+                [source],
+                output_dir=self.build_temp,
+                extra_postargs=ext.extra_compile_args,
+                depends=[source, *HEADERS],
+            )
+
+        with ThreadPoolExecutor(jobs) as pool:
+            ext.extra_objects = [o for objects in pool.map(compile_one, SOURCES) for o in objects]
+        ext.sources = []
+
+
+class StableWheel(bdist_wheel):
+    """The extension has no Python ABI of its own: one wheel for 3.11 and later."""
+
+    def finalize_options(self) -> None:
+        self.py_limited_api = "cp311"
+        super().finalize_options()
+
+
+setup(
+    ext_modules=[
+        Extension(
+            "fastlbbnn._C",
+            SOURCES,
+            depends=[*SOURCES, *HEADERS],
+            libraries=["torch_cpu"],
+            extra_link_args=["-Wl,--no-as-needed"],
+            language="c++",
+            py_limited_api=True,
+        )
+    ],
+    cmdclass={"build_ext": OptionalBuild, "bdist_wheel": StableWheel},
+)
