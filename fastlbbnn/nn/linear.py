@@ -225,7 +225,7 @@ class LBBNNLinear(BayesianLinear):
             samples activations (lower variance, twice the matrix products, ``(1, 1)`` blocks only).
         prior: a ``fastlbbnn.priors.Prior``, copied; None: ``FixedPrior(psi=0.1, sigma2=1)``.
         temperature: of the relaxed gates. Small values are closer to the binary model and have noisier
-            gradients; the paper's scripts use 0.001.
+            gradients: the authors' scripts use 0.001, where hardly any draw has a gradient at all.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class LBBNNLinear(BayesianLinear):
         block: tuple[int, int] = (1, 1),
         estimator: Estimator = "concrete",
         prior: Prior | None = None,
-        temperature: float = 0.1,
+        temperature: float = 0.5,
         device=None,
         dtype=None,
     ) -> None:
