@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,23 +84,29 @@ def use_backend(name: str) -> Iterator[None]:
 
 def choose(tensor: Tensor, backend: str | None = None) -> str:
     """The name of the backend that is to compute on ``tensor``."""
-    name = _default if backend is None else _known(backend)
-    device, dtype = tensor.device.type, tensor.dtype
-    if name == "auto":
-        return _automatic(device, dtype)
-    return _named(name, device, dtype)
+    return _decide(_default if backend is None else backend, tensor.device.type, tensor.dtype)
 
 
-@functools.cache
+_decided: dict[tuple[str, str, torch.dtype], str] = {}
+
+
+# Marked, so that torch.compile asks once while it traces instead of looking inside.
+@torch.compiler.assume_constant_result
+def _decide(name: str, device: str, dtype: torch.dtype) -> str:
+    key = (name, device, dtype)
+    if key not in _decided:
+        _decided[key] = _automatic(device, dtype) if name == "auto" else _named(name, device, dtype)
+    return _decided[key]
+
+
 def _named(name: str, device: str, dtype: torch.dtype) -> str:
-    chosen = BACKENDS[name]
+    chosen = BACKENDS[_known(name)]
     reason = chosen.unavailable() or chosen.refuses(device, dtype)
     if reason is not None:
         raise RuntimeError(f"backend={name!r} cannot run: {reason}")
     return name
 
 
-@functools.cache
 def _automatic(device: str, dtype: torch.dtype) -> str:
     passed_over = []
     for name, candidate in BACKENDS.items():

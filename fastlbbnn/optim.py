@@ -58,6 +58,13 @@ def param_groups(
     return groups
 
 
+_USED_TWICE = (
+    "a layer, or its kl(), is used more than once in the graph of this loss, so its parameters cannot be "
+    "updated inside the backward pass, and some have been already. Use loss.backward() and step() for "
+    "such models."
+)
+
+
 class _LayerPlan(NamedTuple):
     """What a layer's backward pass needs of the optimiser, looked up once."""
 
@@ -115,16 +122,18 @@ class Adam(torch.optim.Adam):
             p.grad = None
         self._touched.clear()
         self._step_values = self._steps.tolist()
-        with in_pass.active(self):
-            loss.backward()
+        try:
+            with in_pass.active(self):
+                loss.backward()
+        except RuntimeError as error:
+            # Torch notices that a parameter which another use of the layer saved was written to.
+            if self._touched and "modified by an inplace operation" in str(error):
+                raise RuntimeError(_USED_TWICE) from error
+            raise
 
         with_gradient = [p for p in self._group_of if p.grad is not None]
         if not self._touched.isdisjoint(with_gradient):
-            raise RuntimeError(
-                "parameters were updated inside the backward pass and then received another "
-                "gradient: a layer, or its kl(), is used more than once in this loss. Use "
-                "loss.backward() and step() for such models."
-            )
+            raise RuntimeError(_USED_TWICE)
         if len(self._touched) == len(self._steps):
             self._steps += 1.0
         else:
@@ -155,10 +164,7 @@ class Adam(torch.optim.Adam):
                 return None  # more than plain Adam: gradients as usual
             hyper += (group["lr"], *group["betas"], group["eps"], self._step_values[step] + 1.0)
         if not self._touched.isdisjoint(plan.updated):
-            raise RuntimeError(
-                "a layer is used twice in the graph of this loss, so its parameters cannot be updated "
-                "inside the backward pass. Use loss.backward() and step()."
-            )
+            raise RuntimeError(_USED_TWICE)
         self._touched.update(plan.updated)
         # The operator writes to the parameters: whoever saved them must notice.
         torch.autograd.graph.increment_version(plan.updated)

@@ -67,22 +67,9 @@ class FixedPrior(Prior):
             raise ValueError(f"sigma2={sigma2}; expected a positive variance")
         self.psi = float(psi)
         self.sigma2 = float(sigma2)
-        e = self.expectations()
-        # KL = coefficients . (H, A, A_w, T, S) - E[log(1-psi)] G, kept ready: a fixed prior costs a
-        # training step one dot product.
-        self.register_buffer(
-            "_coefficients",
-            torch.tensor(
-                [
-                    1.0,
-                    e.log_one_minus_psi - e.log_psi,
-                    0.5 * (e.log_sigma2 - 1.0),
-                    -0.5,
-                    0.5 * e.inverse_sigma2,
-                ]
-            ),
-            persistent=False,
-        )
+        # KL = coefficients . (H, A, A_w, T, S) + constant, kept ready by dtype and device: a fixed
+        # prior costs a training step one dot product.
+        self._coefficients: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     @classmethod
     def paper(cls, n: int) -> FixedPrior:
@@ -98,9 +85,19 @@ class FixedPrior(Prior):
 
     def linear_form(self, sums: Tensor, blocks: int) -> tuple[Tensor, float]:
         """Coefficients [5] and constant of the KL as a function of the sums."""
-        coefficients = self._buffers["_coefficients"]
-        if coefficients.dtype is not sums.dtype:
-            coefficients = coefficients.to(sums.dtype)
+        key = (sums.dtype, sums.device)
+        coefficients = self._coefficients.get(key)
+        if coefficients is None:
+            e = self.expectations()
+            values = (
+                1.0,
+                e.log_one_minus_psi - e.log_psi,
+                0.5 * (e.log_sigma2 - 1.0),
+                -0.5,
+                0.5 * e.inverse_sigma2,
+            )
+            coefficients = sums.new_tensor(values)
+            self._coefficients[key] = coefficients
         return coefficients, -math.log1p(-self.psi) * blocks
 
     def kl(self, sums: Tensor, blocks: int) -> Tensor:

@@ -61,10 +61,10 @@ def main() -> None:
 
     fits = {
         "exp(r) = 1 + r + r^2 P(r)": (
-            lambda r: (np.expm1(r) - r) / r**2, lambda r: r**2 / np.exp(r), 3, -half_ln2, half_ln2
+            lambda r: (np.expm1(r) - r) / r**2, lambda r: r**2 / np.exp(r), 4, -half_ln2, half_ln2
         ),
         "log1p(t) = t P(t), 0 <= t <= 1": (
-            log1p_over, lambda t: 1 / log1p_over(t), 9, 0.0, 1.0
+            log1p_over, lambda t: 1 / log1p_over(t), 8, 0.0, 1.0
         ),
         "log1p(t) = t P(t), 0 <= t <= e^-2": (log1p_over, one, 4, 0.0, small),
         "log(log1p(t)/t) = t Q(t), 0 <= t <= e^-2": (
@@ -80,7 +80,7 @@ def main() -> None:
             log1p_tail, lambda x: x**2 / np.abs(np.log1p(x)), 5, *mantissa
         ),
         "noise: sin(pi/2 s) = s P(s^2), |s| <= 1/2": (
-            lambda v: np.sin(np.pi / 2 * np.sqrt(v)) / np.sqrt(v), one, 3, 0.0, 0.25
+            lambda v: np.sin(np.pi / 2 * np.sqrt(v)) / np.sqrt(v), one, 2, 0.0, 0.25
         ),
         "noise: cos(pi/2 s) = P(s^2), |s| <= 1/2": (
             lambda v: np.cos(np.pi / 2 * np.sqrt(v)), one, 3, 0.0, 0.25

@@ -32,8 +32,10 @@ struct Vec {
   FL_INLINE static F div(F a, F b) { return _mm512_div_ps(a, b); }
   FL_INLINE static F sqrt(F a) { return _mm512_sqrt_ps(a); }
   FL_INLINE static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
-  FL_INLINE static F fms(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
   FL_INLINE static F nfma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
+  FL_INLINE static F minus_n_log2(F x, F n) {
+    return _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e430p-1f), x);
+  }
   FL_INLINE static F max(F a, F b) { return _mm512_max_ps(a, b); }
   FL_INLINE static F abs(F a) { return _mm512_abs_ps(a); }
   FL_INLINE static F minus_abs(F a) { return _mm512_or_ps(a, _mm512_set1_ps(-0.0f)); }

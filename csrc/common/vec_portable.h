@@ -1,7 +1,7 @@
 // Four-lane vectors through the compiler's own vector types (GCC and Clang), for any processor.
 //
 // This is also the place that says what the members of a vector type mean: vec_avx2.h and
-// vec_avx512.h offer the same ones. Every operation rounds as IEEE float32 does; fma, fms and nfma
+// vec_avx512.h offer the same ones. Every operation rounds as IEEE float32 does; fma and nfma
 // may round once or twice, so nothing that must agree bit for bit uses them.
 #pragma once
 
@@ -51,8 +51,12 @@ struct Vec {
     return a * b + c;  // without the instruction, fmaf would be a slow call
 #endif
   }
-  FL_INLINE static F fms(F a, F b, F c) { return fma(a, b, -c); }
   FL_INLINE static F nfma(F a, F b, F c) { return fma(-a, b, c); }
+  // x - n log(2) for an integral |n| < 2^8, to about an ulp of the result's terms: without a fused
+  // multiply-add, in two steps of which the first is exact.
+  FL_INLINE static F minus_n_log2(F x, F n) {
+    return (x - n * 0x1.62e400p-1f) - n * 0x1.7f7d1cp-20f;
+  }
   FL_INLINE static F max(F a, F b) { return select(a > b, a, b); }
   FL_INLINE static F abs(F a) { return floats(bits(a) & 0x7fffffffu); }
   FL_INLINE static F minus_abs(F a) { return floats(bits(a) | 0x80000000u); }

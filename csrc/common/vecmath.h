@@ -10,22 +10,22 @@ namespace fastlbbnn {
 namespace FASTLBBNN_ARCH {
 
 // exp(x) for x <= 0; below -87 the result stays at exp(-87), the smallest that is still a normal
-// number, so that a quotient or logarithm of it is finite.          error < 1.5 ulp for x > -40
+// number, so that a quotient or logarithm of it is finite.           error < 5 ulp, < 1.2 for x > -10
 template <class V>
 FL_INLINE typename V::F exp_nonpositive(typename V::F x) {
   using F = typename V::F;
-  // x log2(e) = n + r with |r| <= 1/2; adding 1.5 * 2^23 leaves the rounded n in the low bits.
-  const F magic = V::set1(12582912.0f), log2e = V::set1(0x1.715476p+0f);
+  // x = n log(2) + r with |r| <= log(2)/2; adding 1.5 * 2^23 leaves the rounded n in the low bits.
+  const F magic = V::set1(12582912.0f);
   x = V::max(x, V::set1(-87.0f));
-  const F shifted = V::fma(x, log2e, magic);
+  const F shifted = V::fma(x, V::set1(0x1.715476p+0f), magic);
   const F n = V::sub(shifted, magic);
-  const F r = V::fms(x, log2e, n);
-  F p = V::set1(0x1.417d0cp-13f);
-  p = V::fma(p, r, V::set1(0x1.5f0a68p-10f));
-  p = V::fma(p, r, V::set1(0x1.3b2dd0p-7f));
-  p = V::fma(p, r, V::set1(0x1.c6af78p-5f));
-  p = V::fma(p, r, V::set1(0x1.ebfbdcp-3f));
-  p = V::fma(p, r, V::set1(0x1.62e430p-1f));
+  const F r = V::minus_n_log2(x, n);
+  F p = V::set1(0x1.6a5198p-10f);
+  p = V::fma(p, r, V::set1(0x1.12397cp-7f));
+  p = V::fma(p, r, V::set1(0x1.5558acp-5f));
+  p = V::fma(p, r, V::set1(0x1.555492p-3f));
+  p = V::fma(p, r, V::set1(0x1.fffffcp-2f));
+  p = V::fma(p, r, V::set1(1.0f));
   p = V::fma(p, r, V::set1(1.0f));
   return V::times_power_of_two(p, n, shifted);
 }
@@ -53,7 +53,7 @@ FL_INLINE typename V::F log_positive(typename V::F x) {
   return V::fma(n, V::set1(0x1.62e400p-1f), V::add(t, p));
 }
 
-// log(1 + t) for 0 <= t <= 1.                                                    error < 2 ulp
+// log(1 + t) for 0 <= t <= 1.                                                    error < 3 ulp
 template <class V>
 FL_INLINE typename V::F log1p_unit(typename V::F t) {
   using F = typename V::F;
@@ -100,7 +100,7 @@ FL_INLINE typename V::F entropy(const Inclusion<V>& q, typename V::F omega) {
   return V::fma(V::abs(omega), q.complement, log1p_unit<V>(q.decay));
 }
 
-// tau = softplus(rho) and its companions.                                  each error < 4 ulp
+// tau = softplus(rho) and its companions.   each error < 5 ulp, log_tau of max(1, |log_tau|)
 template <class V>
 struct Scale {
   typename V::F tau;

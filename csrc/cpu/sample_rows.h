@@ -29,7 +29,7 @@ __attribute__((noinline)) void weights_of_columns(const float* kappa, const floa
     const Scale<V> s = scale_from_decay<V, false>(r, V::load(decay + k));
     if (kSample) {
       const F z = V::fma(s.tau, V::load(eps + k), mean);
-      V::store(w + k, kGated ? V::mul(V::load(gate + k), z) : z);
+      V::store(w + k, lanes.keep(kGated ? V::mul(V::load(gate + k), z) : z));
     }
     const F a = lanes.keep(kGated ? V::load(alpha + k) : V::set1(1.0f));
     A_w = V::add(A_w, a);
@@ -153,6 +153,10 @@ void sample_rows(const Posterior& q, const Draw* draw, int64_t begin, int64_t en
     return kSample && keep_eps ? w_of(row) + out.stride : nullptr;
   };
   const auto sums_of = [&](int64_t row) { return sums ? sums + row : nullptr; };
+  // The padding of a row holds zeros: nothing reads it, but a draw should be the same bits twice.
+  for (int64_t row = begin; kSample && row < end; ++row) {
+    for (int64_t k = q.cols; k < out.stride; ++k) w_of(row)[k] = 0.0f;
+  }
 
   if (!q.gated()) {
     for (int64_t row = begin; row < end; ++row) {

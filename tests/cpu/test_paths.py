@@ -1,0 +1,37 @@
+"""The AVX2 and the portable kernels pass what the best ones pass, in a process each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.usefixtures("cpp")
+
+TESTS = Path(__file__).parents[1]
+ORDER = ("avx512", "avx2", "portable")
+
+
+@pytest.mark.parametrize("path", ["avx2", "portable"])
+@pytest.mark.skipif("FASTLBBNN_CPU" in os.environ, reason="already inside such a process")
+def test_path(path):
+    best = torch.ops.fastlbbnn.cpu_capability()
+    if ORDER.index(path) <= ORDER.index(best):
+        pytest.skip(f"{best} kernels are in use and {path} is not below them")
+    environment = {**os.environ, "FASTLBBNN_CPU": path}
+    in_use = "import fastlbbnn.info as i; print(i.cpu_kernels())"
+    shown = subprocess.run(
+        [sys.executable, "-c", in_use], env=environment, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.strip() == path
+    files = [TESTS / "ops/test_agreement.py", TESTS / "cpu/test_noise.py", TESTS / "cpu/test_vecmath.py",
+             TESTS / "cpu/test_determinism.py", TESTS / "test_optim.py"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, files)],
+        env=environment, capture_output=True, text=True, cwd=TESTS.parent,
+    )
+    assert result.returncode == 0, result.stdout[-3000:]
