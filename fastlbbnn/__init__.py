@@ -28,12 +28,12 @@ _EXPORTS = {
     "FixedPrior": "priors",
     "PAPER_STEP_SIZES": "optim",
     "WeightMode": "nn",
-    "density": "predict",
+    "density": "prediction",
     "elbo": "objective",
     "expand_samples": "nn",
     "kl": "objective",
     "param_groups": "optim",
-    "predict": "predict",
+    "predict": "prediction",
     "use_backend": "backends",
     "weights": "nn",
 }
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .nn import WeightMode, expand_samples, weights
     from .objective import elbo, kl
     from .optim import PAPER_STEP_SIZES, Adam, param_groups
-    from .predict import density, predict
+    from .prediction import density, predict
     from .priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior
 
 

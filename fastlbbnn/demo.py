@@ -20,7 +20,7 @@ from ._files import replace_file
 from .nn import LBBNNLinear
 from .objective import bayesian_layers, elbo
 from .optim import Adam, param_groups
-from .predict import density, predict
+from .prediction import density, predict
 from .priors import FixedPrior
 
 #: Prediction mode -> its name in the paper.

@@ -89,8 +89,8 @@ class ELBO:
 
     def __repr__(self) -> str:
         return (
-            f"ELBO(value={float(self.value):.2f}, log_likelihood={float(self.log_likelihood):.2f}, "
-            f"kl={float(self.kl):.2f}, batch={self.batch}, n_data={self.n_data})"
+            f"ELBO(value={self.value.item():.2f}, log_likelihood={self.log_likelihood.item():.2f}, "
+            f"kl={self.kl.item():.2f}, batch={self.batch}, n_data={self.n_data})"
         )
 
 

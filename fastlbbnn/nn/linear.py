@@ -74,8 +74,9 @@ class BayesianLinear(nn.Module):
         shape = (out_features, in_features)
         self.kappa = nn.Parameter(staggered_empty(shape, 0, **kwargs))
         self.rho = nn.Parameter(staggered_empty(shape, 1, **kwargs))
-        self.bias_kappa = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
-        self.bias_rho = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
+        for name in ("bias_kappa", "bias_rho"):
+            value = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
+            self.register_parameter(name, value)
 
     def reset_parameters(self) -> None:
         """Means as in ``nn.Linear``, scales a tenth of their spread."""
