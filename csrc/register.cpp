@@ -6,6 +6,9 @@ STABLE_TORCH_LIBRARY_IMPL(fastlbbnn, CPU, m) {
   m.impl("gated_linear_fwd", TORCH_BOX(&fastlbbnn::gated_linear_fwd));
   m.impl("gated_linear_bwd", TORCH_BOX(&fastlbbnn::gated_linear_bwd));
   m.impl("gated_linear_bwd_adam", TORCH_BOX(&fastlbbnn::gated_linear_bwd_adam));
+  m.impl("gated_mlp_fwd", TORCH_BOX(&fastlbbnn::gated_mlp_fwd));
+  m.impl("gated_mlp_bwd", TORCH_BOX(&fastlbbnn::gated_mlp_bwd));
+  m.impl("gated_mlp_bwd_adam", TORCH_BOX(&fastlbbnn::gated_mlp_bwd_adam));
   m.impl("local_linear_fwd", TORCH_BOX(&fastlbbnn::local_linear_fwd));
   m.impl("local_linear_bwd", TORCH_BOX(&fastlbbnn::local_linear_bwd));
   m.impl("local_linear_bwd_adam", TORCH_BOX(&fastlbbnn::local_linear_bwd_adam));

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,10 +20,14 @@ from ._checks import (
 Block = tuple[int, int]
 
 
-def draw_seed(generator: torch.Generator | None = None, device: torch.device | str = "cpu") -> Tensor:
+def draw_seed(
+    generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
+    shape: tuple[int, ...] = (),
+) -> Tensor:
     """A seed for one call, drawn from torch's generator: an int64 tensor that stays on its device."""
     return torch.randint(
-        -(2**63), 2**63 - 1, (), dtype=torch.int64, device=device, generator=generator
+        -(2**63), 2**63 - 1, shape, dtype=torch.int64, device=device, generator=generator
     )
 
 
@@ -93,6 +99,82 @@ def gated_linear_unchecked(
         )
     except RuntimeError:
         explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        raise
+
+
+def gated_mlp(
+    x: Tensor,
+    parameters: Sequence[Sequence[Tensor | None]],
+    *,
+    seeds: Tensor | None = None,
+    samples: int = 1,
+    blocks: Sequence[Block] | None = None,
+    temperatures: Sequence[float] | None = None,
+    hard: bool = False,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """``gated_linear`` layers with ReLU between them, in one call.
+
+    The same numbers as a loop over the layers; what lies between them is fused, and there is one node
+    in the graph.
+
+    Args:
+        x: inputs ``[M, K]`` or ``[samples, M, K]``.
+        parameters: kappa, rho, omega, bias_kappa, bias_rho of every layer (None as in
+            ``gated_linear``); a layer's K is the N of the layer before.
+        seeds: int64 tensor of one element a layer; drawn if None.
+        blocks, temperatures: one a layer; by default (1, 1) and 1.
+        samples, hard, backend: as in ``gated_linear``.
+
+    Returns:
+        Outputs ``[samples, M, N]`` and the five sums of every layer, ``[layers, 5]``.
+    """
+    count = len(parameters)
+    if count == 0:
+        raise ValueError("parameters is empty; expected at least one layer")
+    blocks = [(1, 1)] * count if blocks is None else [tuple(b) for b in blocks]
+    temperatures = [1.0] * count if temperatures is None else [float(t) for t in temperatures]
+    if len(blocks) != count or len(temperatures) != count:
+        raise ValueError(
+            f"{count} layers, {len(blocks)} blocks and {len(temperatures)} temperatures; expected as many"
+        )
+    check_samples(samples)
+    for layer, block, temperature in zip(parameters, blocks, temperatures):
+        check_block(block)
+        if not hard:
+            check_temperature(temperature)
+        check_parameters(*layer, block)
+    for i, (before, layer) in enumerate(zip(parameters, parameters[1:])):
+        if layer[0].shape[1] != before[0].shape[0]:
+            raise ValueError(
+                f"layer {i + 1} takes {layer[0].shape[1]} inputs and layer {i} has {before[0].shape[0]} "
+                "outputs; expected as many"
+            )
+    check_input(x, parameters[0][0], samples)
+    if seeds is None:
+        seeds = draw_seed(device=x.device, shape=(count,))
+    flat = [p for layer in parameters for p in layer]
+    return gated_mlp_unchecked(x, flat, seeds, samples, blocks, temperatures, hard, backend)
+
+
+def gated_mlp_unchecked(
+    x, parameters, seeds, samples, blocks, temperatures, hard, backend=None, single=False
+) -> tuple[Tensor, Tensor]:
+    """``gated_mlp`` for callers whose arguments are right by construction; parameters in one list."""
+    layers = [parameters[i : i + 5] for i in range(0, len(parameters), 5)]
+    if backends.choose(parameters[0], backend) == "reference":
+        for layer in layers:
+            explain_failure(*layer)
+        y, sums = reference.gated_mlp(
+            x, layers, seeds=seeds, samples=samples, blocks=blocks, temperatures=temperatures, hard=hard
+        )
+        return (y.squeeze(0) if single else y), sums
+    draw = (samples, [n for block in blocks for n in block], list(temperatures), hard)
+    try:
+        return ops.GatedMLPFunction.apply(x, seeds, draw, single, *parameters)
+    except RuntimeError:
+        for layer in layers:
+            explain_failure(*layer)
         raise
 
 

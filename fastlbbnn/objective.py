@@ -10,7 +10,7 @@ log-likelihood, summed, plus the share of the KL that belongs to the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -21,7 +21,7 @@ from .likelihoods import negative_log_likelihood
 from .nn.linear import BayesianLinear
 from .nn.modes import WeightMode, expand_samples, weights
 from .nn.recording import record_sums
-from .priors import total_kl
+from .priors import Prior, total_kl
 
 Likelihood = str | Callable[[Tensor, Tensor], Tensor]
 
@@ -55,9 +55,11 @@ def _layers_or_raise(model: nn.Module) -> list[BayesianLinear]:
 
 def kl(model: nn.Module) -> Tensor:
     """KL divergence of all Bayesian layers from their priors, a sum in nats; no state enters."""
-    return total_kl(
-        [(layer.prior, layer.kl_sums(), layer.blocks()) for layer in _layers_or_raise(model)]
-    )
+    return total_kl([_entry((layer,), layer.kl_sums()) for layer in _layers_or_raise(model)])
+
+
+def _entry(layers: Sequence[BayesianLinear], sums: Tensor) -> tuple[list[tuple[Prior, int]], Tensor]:
+    return [(layer.prior, layer.blocks()) for layer in layers], sums
 
 
 class ELBO:
@@ -140,8 +142,8 @@ def elbo(
         repeated = expand_samples(target, samples).flatten(0, 1)
         nll = negative_log_likelihood(output.flatten(0, 1), repeated, likelihood) / samples
     # Layers that sampled have left their sums on the way; the others compute them now.
-    terms = [
-        (layer.prior, recorded[layer] if layer in recorded else layer.kl_sums(), layer.blocks())
-        for layer in layers
+    entries = [_entry(*entry) for entry in recorded.entries]
+    entries += [
+        _entry((layer,), layer.kl_sums()) for layer in layers if layer not in recorded.layers
     ]
-    return ELBO(nll, total_kl(terms), batch, n_data)
+    return ELBO(nll, total_kl(entries), batch, n_data)

@@ -11,7 +11,7 @@ weight and of a bias. Both belong to one layer: a layer makes its own copy of th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -108,19 +108,30 @@ class FixedPrior(Prior):
         return f"psi={self.psi:.4g}, sigma2={self.sigma2:.4g}"
 
 
-def total_kl(terms: list[tuple[Prior, Tensor, int]]) -> Tensor:
-    """Sum of the KL of (prior, sums, blocks); fixed priors, the common case, in one dot product."""
+def total_kl(entries: list[tuple[Sequence[tuple[Prior, int]], Tensor]]) -> Tensor:
+    """Sum of KLs: each entry has the (prior, blocks) of some layers and their sums, ``[layers, 5]``.
+
+    Layers with fixed priors, the common case, take one dot product together.
+    """
+    sums: list[Tensor] = []
+    coefficients: list[Tensor] = []
+    constant = 0.0
     total: Tensor | None = None
-    fixed = [(p.linear_form(s, n), s) for p, s, n in terms if isinstance(p, FixedPrior)]
-    if fixed:
-        coefficients = torch.cat([c for (c, _), _ in fixed])
-        total = torch.dot(torch.cat([s for _, s in fixed]), coefficients) + sum(
-            constant for (_, constant), _ in fixed
-        )
-    for prior, sums, blocks in terms:
-        if not isinstance(prior, FixedPrior):
-            term = prior.kl(sums, blocks)
+    for layers, stacked in entries:
+        if all(isinstance(prior, FixedPrior) for prior, _ in layers):
+            sums.append(stacked.view(-1))
+            for prior, blocks in layers:
+                c, offset = prior.linear_form(stacked, blocks)
+                coefficients.append(c)
+                constant += offset
+            continue
+        for (prior, blocks), row in zip(layers, stacked.view(-1, 5)):
+            term = prior.kl(row, blocks)
             total = term if total is None else total + term
+    if sums:
+        joined = sums[0] if len(sums) == 1 else torch.cat(sums)
+        fixed = torch.dot(joined, torch.cat(coefficients)) + constant
+        total = fixed if total is None else total + fixed
     if total is None:
         raise ValueError("no Bayesian layers, so no KL")
     return total

@@ -100,7 +100,9 @@ def test_total_kl_mixes_priors():
     parameters = [p.detach() for p in make_parameters(3, 4)]
     sums = reference.kl_sums(*parameters)
     priors = [FixedPrior(), ConjugatePrior(), FixedPrior(0.3, 2.0), EmpiricalBayesPrior()]
-    total = total_kl([(p, sums, 12) for p in priors])
+    total = total_kl([([(p, 12)], sums) for p in priors])
+    stacked = total_kl([([(p, 12) for p in priors], sums.expand(4, 5).contiguous())])
+    torch.testing.assert_close(stacked, total, rtol=1e-6, atol=0.0)
     torch.testing.assert_close(total, sum(p.kl(sums, 12) for p in priors), rtol=1e-6, atol=0.0)
 
 

@@ -8,7 +8,7 @@ Tensor noise(Tensor seed, std::string kind, int64_t stream, int64_t sample, int6
   STD_TORCH_CHECK(rows >= 0 && cols >= 0 && stream >= 0 && stream <= 3 && block_rows >= 1 &&
                       block_cols >= 1,
                   "fastlbbnn: noise needs sizes >= 0, a stream in 0..3 and blocks >= 1");
-  Draw draw = make_draw(seed, static_cast<Stream>(stream), sample, 1.0, true);
+  Draw draw = make_draw(read_seeds(seed, 1)[0], static_cast<Stream>(stream), sample, 1.0, true);
   const int64_t stride = padded_cols(cols);
   Tensor out = empty({rows, stride});
   if (kind == "normal") {

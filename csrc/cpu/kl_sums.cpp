@@ -15,7 +15,7 @@ Tensor kl_sums_fwd(Tensor kappa, Tensor rho, OptionalTensor omega, OptionalTenso
     }
   });
   if (layer.has_bias()) kernels().sums(layer.bias, 0, 1, sums.data() + n);
-  return reduce_sums(sums);
+  return torch::stable::view(reduce_sums({sums}), {5});
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> kl_sums_bwd(
@@ -23,7 +23,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> kl_sums_bwd(
     OptionalTensor bias_rho, int64_t block_rows, int64_t block_cols) {
   const Layer layer(kappa, rho, omega, bias_kappa, bias_rho, block_rows, block_cols);
   const ParameterGradients g(kappa, rho, omega, bias_kappa, bias_rho);
-  const SumGradients c = read_sum_gradients(dsums);
+  const SumGradients c = read_sum_gradients(dsums, 1)[0];
   const Draw no_draw{PhiloxKey(0), Stream::kWeight, 0, true, 0.0f};
   const WeightGradients no_data{0, nullptr, 0, 0, nullptr, 0, nullptr};
   const Panels panels(layer.weights, 0);

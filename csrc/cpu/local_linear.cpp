@@ -35,7 +35,7 @@ struct Backward {
   Backward(const Tensor& dy, const Tensor& dsums, const Tensor& x, const Layer& layer,
            const Tensor& moments, const Tensor& half_ratio, int64_t samples)
       : layer(layer), inputs(x, layer, samples),
-        rows(inputs.shared() ? inputs.rows : samples * inputs.rows), c(read_sum_gradients(dsums)) {
+        rows(inputs.shared() ? inputs.rows : samples * inputs.rows), c(read_sum_gradients(dsums, 1)[0]) {
     const int64_t n = layer.weights.rows, k = layer.weights.cols;
     const Tensor dy_tensor = row_major(dy);
     const float* upstream = data(dy_tensor);
@@ -128,19 +128,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> local_linear_fwd(
     matmul(var.data() + begin, n, {x2.data(), rows, k, k, 1}, var_panel.t());
   });
 
+  const uint64_t draw_seed = read_seeds(seed, 1)[0];
   Tensor y = empty({samples, m, n}), half_ratio = empty({samples, m, n});
   torch::stable::parallel_for(0, samples * m, 16, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last;) {
       const int64_t s = i / m, row = i % m, end = std::min(m, row + last - i);
       const int64_t product = inputs.shared() ? 0 : s * m * n;
-      kernels().perturb(make_draw(seed, Stream::kActivation, s, 1.0, true), row, end, n,
+      kernels().perturb(make_draw(draw_seed, Stream::kActivation, s, 1.0, true), row, end, n,
                         mean.data() + product, var.data() + product,
                         layer.has_bias() ? bias.data() : nullptr, bias.data() + n,
                         mutable_data(y) + s * m * n, mutable_data(half_ratio) + s * m * n);
       i += end - row;
     }
   });
-  return {y, reduce_sums(sums), moments, half_ratio};
+  return {y, torch::stable::view(reduce_sums({sums}), {5}), moments, half_ratio};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> local_linear_bwd(
@@ -163,7 +164,9 @@ Tensor local_linear_bwd_adam(Tensor dy, Tensor dsums, Tensor x, Tensor kappa, Te
   const Layer layer(kappa, rho, omega, bias_kappa, bias_rho, 1, 1);
   const Backward b(dy, dsums, x, layer, moments, half_ratio, samples);
   Tensor dx = need_dx ? b.input_gradient() : empty({0});
-  const LayerAdam adam({kappa, rho, omega, bias_kappa, bias_rho}, exp_avg, exp_avg_sq, hyper);
+  check_adam(1, exp_avg, exp_avg_sq, hyper);
+  const LayerAdam adam({kappa, rho, omega, bias_kappa, bias_rho}, exp_avg.data(),
+                       exp_avg_sq.data(), hyper.data());
   b.parameter_gradients(adam.weight_sink(), adam.bias_sink());
   return dx;
 }

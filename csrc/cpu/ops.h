@@ -31,6 +31,25 @@ Tensor gated_linear_bwd_adam(Tensor dy, Tensor dsums, Tensor x, Tensor kappa, Te
                              std::vector<Tensor> exp_avg, std::vector<Tensor> exp_avg_sq,
                              std::vector<double> hyper);
 
+// A stack of such layers with ReLU between them. Parameters: five tensors a layer, empty for those it
+// does not have; blocks: two ints a layer. Returns y, sums [layers, 5] and with `save` the draws of
+// all layers and the hidden activations.
+std::tuple<Tensor, Tensor, std::vector<Tensor>> gated_mlp_fwd(
+    Tensor x, std::vector<Tensor> parameters, Tensor seeds, int64_t samples,
+    std::vector<int64_t> blocks, std::vector<double> temperatures, bool hard, bool save);
+
+// dx and the gradients of all parameters, in their order.
+std::vector<Tensor> gated_mlp_bwd(Tensor dy, Tensor dsums, Tensor x,
+                                  std::vector<Tensor> parameters, std::vector<Tensor> saved,
+                                  Tensor seeds, int64_t samples, std::vector<int64_t> blocks,
+                                  std::vector<double> temperatures, bool hard, bool need_dx);
+
+Tensor gated_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,
+                          std::vector<Tensor> saved, Tensor seeds, int64_t samples,
+                          std::vector<int64_t> blocks, std::vector<double> temperatures, bool hard,
+                          bool need_dx, std::vector<Tensor> exp_avg,
+                          std::vector<Tensor> exp_avg_sq, std::vector<double> hyper);
+
 // y [S, M, N], sums [5], moments [2, N, K] (mean and variance weights), half_ratio [S, M, N].
 std::tuple<Tensor, Tensor, Tensor, Tensor> local_linear_fwd(
     Tensor x, Tensor kappa, Tensor rho, OptionalTensor omega, OptionalTensor bias_kappa,

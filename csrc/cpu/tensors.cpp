@@ -62,32 +62,38 @@ Inputs::Inputs(const Tensor& x, const Layer& layer, int64_t samples) {
   sample_stride = dim == 3 ? rows * cols : 0;
 }
 
-Tensor reduce_sums(const std::vector<RowSums>& rows) {
-  RowSums total{0, 0, 0, 0, 0};
-  for (const RowSums& r : rows) {
-    total.H += r.H;
-    total.A += r.A;
-    total.A_w += r.A_w;
-    total.T += r.T;
-    total.S += r.S;
-  }
-  STD_TORCH_CHECK(std::isfinite(total.H + total.A + total.A_w + total.T + total.S),
-                  "fastlbbnn: parameters are not finite");
-  Tensor out = empty({5});
+std::vector<uint64_t> read_seeds(const Tensor& seeds, int64_t count) {
+  STD_TORCH_CHECK(seeds.is_cpu() && seeds.scalar_type() == ScalarType::Long &&
+                      seeds.numel() == count && seeds.is_contiguous(),
+                  "fastlbbnn: seed must be an int64 CPU tensor of ", count, " elements");
+  const auto* p = static_cast<const uint64_t*>(seeds.const_data_ptr());
+  return std::vector<uint64_t>(p, p + count);
+}
+
+Tensor reduce_sums(const std::vector<std::vector<RowSums>>& layers) {
+  Tensor out = empty({static_cast<int64_t>(layers.size()), 5});
   float* p = mutable_data(out);
-  p[0] = static_cast<float>(total.H);
-  p[1] = static_cast<float>(total.A);
-  p[2] = static_cast<float>(total.A_w);
-  p[3] = static_cast<float>(total.T);
-  p[4] = static_cast<float>(total.S);
+  for (const auto& rows : layers) {
+    double total[5] = {0, 0, 0, 0, 0};
+    for (const RowSums& r : rows) {
+      const double row[5] = {r.H, r.A, r.A_w, r.T, r.S};
+      for (int i = 0; i < 5; ++i) total[i] += row[i];
+    }
+    for (int i = 0; i < 5; ++i) {
+      STD_TORCH_CHECK(std::isfinite(total[i]), "fastlbbnn: parameters are not finite");
+      *p++ = static_cast<float>(total[i]);
+    }
+  }
   return out;
 }
 
-SumGradients read_sum_gradients(const Tensor& dsums) {
+std::vector<SumGradients> read_sum_gradients(const Tensor& dsums, int64_t layers) {
   const Tensor contiguous = row_major(dsums);
-  check_float(contiguous, 5, "dsums");
+  check_float(contiguous, layers * 5, "dsums");
+  std::vector<SumGradients> out;
   const float* p = data(contiguous);
-  return {p[0], p[1], p[2], p[3], p[4]};
+  for (int64_t l = 0; l < layers; ++l, p += 5) out.push_back({p[0], p[1], p[2], p[3], p[4]});
+  return out;
 }
 
 Panels::Panels(const Posterior& q, int64_t batch) : rows_(q.rows) {
@@ -117,9 +123,9 @@ float* thread_scratch(int64_t floats) {
   return memory.get();
 }
 
-Draw make_draw(const Tensor& seed, Stream stream, int64_t sample, double temperature, bool hard) {
+Draw make_draw(uint64_t seed, Stream stream, int64_t sample, double temperature, bool hard) {
   STD_TORCH_CHECK(hard || temperature > 0.0, "fastlbbnn: temperature must be positive");
-  return {PhiloxKey(read_seed(seed)), stream, static_cast<uint32_t>(sample), hard,
+  return {PhiloxKey(seed), stream, static_cast<uint32_t>(sample), hard,
           hard ? 0.0f : static_cast<float>(1.0 / temperature)};
 }
 
@@ -149,19 +155,23 @@ GradientSink ParameterGradients::bias_sink() const {
   return {data_or_null(bias_kappa), data_or_null(bias_rho), nullptr, nullptr, nullptr, nullptr};
 }
 
-LayerAdam::LayerAdam(const std::array<OptionalTensor, 5>& params,
-                     const std::vector<Tensor>& exp_avg, const std::vector<Tensor>& exp_avg_sq,
-                     const std::vector<double>& hyper) {
-  STD_TORCH_CHECK(exp_avg.size() == 5 && exp_avg_sq.size() == 5 &&
-                      hyper.size() == 5 * kAdamNumbers,
-                  "fastlbbnn: Adam needs the state and numbers of five tensors");
+void check_adam(int64_t layers, const std::vector<Tensor>& exp_avg,
+                const std::vector<Tensor>& exp_avg_sq, const std::vector<double>& hyper) {
+  const size_t tensors = layers * 5;
+  STD_TORCH_CHECK(exp_avg.size() == tensors && exp_avg_sq.size() == tensors &&
+                      hyper.size() == tensors * kAdamNumbers,
+                  "fastlbbnn: Adam needs the state and numbers of five tensors a layer");
+}
+
+LayerAdam::LayerAdam(const std::array<OptionalTensor, 5>& params, const Tensor* exp_avg,
+                     const Tensor* exp_avg_sq, const double* hyper) {
   for (int i = 0; i < 5; ++i) {
     if (!params[i] || exp_avg[i].numel() == 0) continue;
     const int64_t numel = params[i]->numel();
     check_float(*params[i], numel, "a parameter that is updated in place");
     check_float(exp_avg[i], numel, "exp_avg");
     check_float(exp_avg_sq[i], numel, "exp_avg_sq");
-    const double* h = hyper.data() + i * kAdamNumbers;
+    const double* h = hyper + i * kAdamNumbers;
     const double lr = h[0], beta1 = h[1], beta2 = h[2], step = h[4];
     tensors_[i] = AdamTensor{mutable_data(*params[i]),
                              mutable_data(exp_avg[i]),

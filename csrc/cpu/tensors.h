@@ -41,11 +41,8 @@ inline void check_float(const Tensor& t, int64_t numel, const char* name) {
                   " elements");
 }
 
-inline uint64_t read_seed(const Tensor& seed) {
-  STD_TORCH_CHECK(seed.is_cpu() && seed.scalar_type() == ScalarType::Long && seed.numel() == 1,
-                  "fastlbbnn: seed must be an int64 CPU tensor of one element");
-  return *static_cast<const uint64_t*>(seed.const_data_ptr());
-}
+// Seeds of `count` layers.
+std::vector<uint64_t> read_seeds(const Tensor& seeds, int64_t count);
 
 // A matrix in memory: element (i, j) at data[i * row + j * col].
 struct Matrix {
@@ -78,11 +75,12 @@ struct Inputs {
   Matrix of_sample(int64_t s) const { return {x + s * sample_stride, rows, cols, cols, 1}; }
 };
 
-// Adds up the rows' sums in their order, so that threads make no difference, and writes the five to
-// a tensor [5]. Throws if they are not finite: then some parameter is not.
-Tensor reduce_sums(const std::vector<RowSums>& rows);
+// Adds up the rows' sums of each layer in their order, so that threads make no difference, and writes
+// them to a tensor [layers, 5]. Throws if they are not finite: then some parameter is not.
+Tensor reduce_sums(const std::vector<std::vector<RowSums>>& layers);
 
-SumGradients read_sum_gradients(const Tensor& dsums);
+// From a tensor [layers, 5].
+std::vector<SumGradients> read_sum_gradients(const Tensor& dsums, int64_t layers);
 
 // Rows of a weight matrix that are worked on together, so that a panel of weights or of their
 // gradients is still in the L2 cache when the next step reads it.
@@ -101,7 +99,7 @@ class Panels {
 // Scratch memory of a thread, kept between calls so that its pages are.
 float* thread_scratch(int64_t floats);
 
-Draw make_draw(const Tensor& seed, Stream stream, int64_t sample, double temperature, bool hard);
+Draw make_draw(uint64_t seed, Stream stream, int64_t sample, double temperature, bool hard);
 
 // New tensors for the gradients of a layer's parameters; empty for those it does not have.
 struct ParameterGradients {
@@ -116,10 +114,12 @@ struct ParameterGradients {
 // leaves its parameter alone. `hyper` has kAdamNumbers numbers a tensor: lr, beta1, beta2, eps, and
 // the step that is being taken, from 1.
 constexpr int kAdamNumbers = 5;
+void check_adam(int64_t layers, const std::vector<Tensor>& exp_avg,
+                const std::vector<Tensor>& exp_avg_sq, const std::vector<double>& hyper);
 class LayerAdam {
  public:
-  LayerAdam(const std::array<OptionalTensor, 5>& params, const std::vector<Tensor>& exp_avg,
-            const std::vector<Tensor>& exp_avg_sq, const std::vector<double>& hyper);
+  LayerAdam(const std::array<OptionalTensor, 5>& params, const Tensor* exp_avg,
+            const Tensor* exp_avg_sq, const double* hyper);
   GradientSink weight_sink() const;
   GradientSink bias_sink() const;
 

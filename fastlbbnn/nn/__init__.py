@@ -2,12 +2,14 @@
 
 from .inclusion import MeanField
 from .linear import BayesianLinear, GaussianLinear, LBBNNLinear
+from .mlp import MLP
 from .modes import WeightMode, expand_samples, weights
 
 __all__ = [
     "BayesianLinear",
     "GaussianLinear",
     "LBBNNLinear",
+    "MLP",
     "MeanField",
     "WeightMode",
     "expand_samples",

@@ -140,7 +140,7 @@ class BayesianLinear(nn.Module):
         if not mode.random:
             return F.linear(x, self.mean_weight(mode, current.threshold), self.bias_kappa)
         y, sums = self._sample(x, mode, current)
-        leave_sums(self, sums)
+        leave_sums((self,), sums)
         return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
 
     def _check_input(self, x: Tensor, current: Pass) -> None:
@@ -159,6 +159,14 @@ class BayesianLinear(nn.Module):
                 "sample axis (add it with fastlbbnn.expand_samples)"
             )
 
+    def draw_parameters(self, mode: WeightMode, current: Pass) -> tuple[Tensor | None, ...]:
+        """kappa, rho, omega, bias_kappa and bias_rho for a draw in this mode."""
+        # Straight from the dictionary: attribute access through nn.Module is slow enough to show in
+        # a training step.
+        p = self._parameters
+        omega = self.decided_logits(current.threshold) if mode is WeightMode.MEDIAN else self.logits()
+        return p["kappa"], p["rho"], omega, p["bias_kappa"], p["bias_rho"]
+
     def _rows(self, x: Tensor, current: Pass) -> Tensor:
         """``x`` as [M, K], or [samples, M, K] where each sample has its own."""
         if current.samples is None:
@@ -172,11 +180,7 @@ class BayesianLinear(nn.Module):
         x = self._rows(x, current)
         single, samples = current.samples is None, current.samples or 1
         seed = functional.draw_seed(current.generator, x.device)
-        # Straight from the dictionary: attribute access through nn.Module is slow enough to show in
-        # a training step.
-        p = self._parameters
-        omega = self.decided_logits(current.threshold) if mode is WeightMode.MEDIAN else self.logits()
-        parameters = (p["kappa"], p["rho"], omega, p["bias_kappa"], p["bias_rho"])
+        parameters = self.draw_parameters(mode, current)
         if mode is WeightMode.RELAXED and self.estimator == "local":
             if current.kl == "sampled":
                 raise ValueError(

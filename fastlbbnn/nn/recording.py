@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
-_recording: dict[nn.Module, Tensor] | None = None
+
+class Recorded:
+    """The sums of one forward pass: entries of some layers and their sums, ``[layers, 5]``."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Sequence[nn.Module], Tensor]] = []
+        self.layers: set[nn.Module] = set()
+
+
+_recording: Recorded | None = None
 
 
 class record_sums:
-    """Within this context, sampling layers leave their five sums in the dictionary, once a layer."""
+    """Within this context, sampling layers leave their five sums, once a layer."""
 
-    def __enter__(self) -> dict[nn.Module, Tensor]:
+    def __enter__(self) -> Recorded:
         global _recording
         self._outer = _recording
-        _recording = {}
+        _recording = Recorded()
         return _recording
 
     def __exit__(self, *_: object) -> None:
@@ -21,7 +32,14 @@ class record_sums:
         _recording = self._outer
 
 
-def leave_sums(layer: nn.Module, sums: Tensor) -> None:
+def leave_sums(layers: Sequence[nn.Module], sums: Tensor) -> None:
+    """``sums``: [5] of one layer or [layers, 5]."""
+    if _recording is None:
+        return
     # A layer that is used twice in one pass has one KL.
-    if _recording is not None and layer not in _recording:
-        _recording[layer] = sums
+    fresh = [i for i, layer in enumerate(layers) if layer not in _recording.layers]
+    if len(fresh) == len(layers):
+        _recording.entries.append((layers, sums))
+    else:
+        _recording.entries += [((layers[i],), sums.view(-1, 5)[i]) for i in fresh]
+    _recording.layers.update(layers)

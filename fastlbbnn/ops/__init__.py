@@ -2,7 +2,8 @@
 
 from . import inspect
 from .gated_linear import GatedLinearFunction
+from .gated_mlp import GatedMLPFunction
 from .kl_sums import KLSumsFunction
 from .local_linear import LocalLinearFunction
 
-__all__ = ["GatedLinearFunction", "KLSumsFunction", "LocalLinearFunction", "inspect"]
+__all__ = ["GatedLinearFunction", "GatedMLPFunction", "KLSumsFunction", "LocalLinearFunction", "inspect"]

@@ -42,17 +42,21 @@ _gated_linear_bwd = torch.ops.fastlbbnn.gated_linear_bwd.default
 _gated_linear_bwd_adam = torch.ops.fastlbbnn.gated_linear_bwd_adam.default
 _gated_linear_fwd = torch.ops.fastlbbnn.gated_linear_fwd.default
 
+def draw_size(kappa: Tensor, gated: bool, block: tuple[int, int]) -> int:
+    """Elements that are stored of one draw; mirrored in ``csrc/cpu/gated_stack.cpp``."""
+    rows, cols = kappa.shape
+    gates = math.prod(grid_shape(rows, cols, block)) if gated and block != (1, 1) else 0
+    return rows * 2 * padded(cols) + gates
+
+
 @torch.library.register_fake("fastlbbnn::gated_linear_fwd")
 def _(
     x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, block_rows, block_cols, temperature,
     hard, save,
 ):
-    rows, cols = kappa.shape
-    draw = rows * 2 * padded(cols)
-    if omega is not None and (block_rows, block_cols) != (1, 1):
-        draw += math.prod(grid_shape(rows, cols, (block_rows, block_cols)))
+    draw = draw_size(kappa, omega is not None, (block_rows, block_cols))
     return (
-        x.new_empty(samples, x.shape[-2], rows),
+        x.new_empty(samples, x.shape[-2], kappa.shape[0]),
         x.new_empty(5),
         x.new_empty((samples, draw) if save else (0,)),
     )

@@ -4,7 +4,14 @@ Every other backend is tested against these functions. They need no compiler and
 nothing from the rest of the library, and are meant to be read next to the paper.
 """
 
-from .gated_linear import gated_linear, sample_bias, sample_gates, sample_weights, sampled_kl_sums
+from .gated_linear import (
+    gated_linear,
+    gated_mlp,
+    sample_bias,
+    sample_gates,
+    sample_weights,
+    sampled_kl_sums,
+)
 from .local_linear import local_linear
 from .noise import Stream, gate_logistics, gate_uniforms, normals
 from .sums import expand_blocks, grid_shape, kl_sums, log_softplus, softplus
@@ -15,6 +22,7 @@ __all__ = [
     "gate_logistics",
     "gate_uniforms",
     "gated_linear",
+    "gated_mlp",
     "grid_shape",
     "kl_sums",
     "local_linear",

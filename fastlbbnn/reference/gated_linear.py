@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -76,6 +78,27 @@ def gated_linear(
             y = y + sample_bias(bias_kappa, bias_rho, seed=seed, sample=s)
         outputs.append(y)
     return torch.stack(outputs), kl_sums(kappa, rho, omega, bias_kappa, bias_rho, block=block)
+
+
+def gated_mlp(
+    x: Tensor,
+    parameters: Sequence[Sequence[Tensor | None]],
+    *,
+    seeds: Tensor,
+    samples: int = 1,
+    blocks: Sequence[tuple[int, int]],
+    temperatures: Sequence[float],
+    hard: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Gated layers with ReLU between them: outputs ``[S, M, N]`` and sums ``[layers, 5]``."""
+    sums = []
+    for i, layer in enumerate(parameters):
+        x, layer_sums = gated_linear(
+            x if i == 0 else torch.relu(x), *layer, seed=seeds[i], samples=samples, block=blocks[i],
+            temperature=temperatures[i], hard=hard,
+        )
+        sums.append(layer_sums)
+    return x, torch.stack(sums)
 
 
 def sampled_kl_sums(

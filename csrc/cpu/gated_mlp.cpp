@@ -1,0 +1,92 @@
+// A whole multilayer perceptron of gated layers, ReLU between them, as one operator.
+#include "gated_stack.h"
+#include "ops.h"
+
+namespace fastlbbnn {
+namespace {
+
+constexpr int64_t kTensors = 5;   // a layer: kappa, rho, omega, bias_kappa, bias_rho
+
+// Empty tensors stand for parameters that a layer does not have.
+OptionalTensor present(const Tensor& t) {
+  return t.numel() > 0 ? OptionalTensor(t) : OptionalTensor();
+}
+
+std::array<OptionalTensor, 5> layer_parameters(const std::vector<Tensor>& parameters, int64_t l) {
+  const Tensor* p = parameters.data() + l * kTensors;
+  return {p[0], p[1], present(p[2]), present(p[3]), present(p[4])};
+}
+
+GatedStack make_stack(const Tensor& x, const std::vector<Tensor>& parameters, const Tensor& seeds,
+                      int64_t samples, const std::vector<int64_t>& blocks,
+                      const std::vector<double>& temperatures, bool hard) {
+  const int64_t layers = static_cast<int64_t>(temperatures.size());
+  STD_TORCH_CHECK(layers >= 1 && static_cast<int64_t>(parameters.size()) == layers * kTensors &&
+                      static_cast<int64_t>(blocks.size()) == layers * 2,
+                  "fastlbbnn: an MLP needs five tensors, a block and a temperature a layer");
+  const std::vector<uint64_t> seed = read_seeds(seeds, layers);
+  std::vector<StackLayer> stack;
+  for (int64_t l = 0; l < layers; ++l) {
+    const auto p = layer_parameters(parameters, l);
+    stack.push_back({Layer(*p[0], *p[1], p[2], p[3], p[4], blocks[2 * l], blocks[2 * l + 1]),
+                     seed[l], temperatures[l]});
+  }
+  return GatedStack(std::move(stack), x, samples, hard);
+}
+
+// `saved` holds the draws of all layers, then the hidden activations.
+std::vector<Tensor> slice(const std::vector<Tensor>& saved, int64_t begin, int64_t end) {
+  STD_TORCH_CHECK(end <= static_cast<int64_t>(saved.size()), "fastlbbnn: a saved tensor is missing");
+  return std::vector<Tensor>(saved.begin() + begin, saved.begin() + end);
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor, std::vector<Tensor>> gated_mlp_fwd(
+    Tensor x, std::vector<Tensor> parameters, Tensor seeds, int64_t samples,
+    std::vector<int64_t> blocks, std::vector<double> temperatures, bool hard, bool save) {
+  const GatedStack stack = make_stack(x, parameters, seeds, samples, blocks, temperatures, hard);
+  GatedStack::Result r = stack.forward(save);
+  std::vector<Tensor> saved = r.draws;
+  saved.insert(saved.end(), r.hidden.begin(), r.hidden.end());
+  return {r.y, r.sums, saved};
+}
+
+std::vector<Tensor> gated_mlp_bwd(Tensor dy, Tensor dsums, Tensor x,
+                                  std::vector<Tensor> parameters, std::vector<Tensor> saved,
+                                  Tensor seeds, int64_t samples, std::vector<int64_t> blocks,
+                                  std::vector<double> temperatures, bool hard, bool need_dx) {
+  const GatedStack stack = make_stack(x, parameters, seeds, samples, blocks, temperatures, hard);
+  std::vector<Tensor> grads{empty({0})};
+  std::vector<GatedStack::Sinks> sinks;
+  for (int64_t l = 0; l < stack.size(); ++l) {
+    const auto p = layer_parameters(parameters, l);
+    const ParameterGradients g(*p[0], *p[1], p[2], p[3], p[4]);
+    sinks.push_back({g.weight_sink(), g.bias_sink()});
+    grads.insert(grads.end(), {g.kappa, g.rho, g.omega, g.bias_kappa, g.bias_rho});
+  }
+  grads[0] = stack.backward(dy, dsums, slice(saved, 0, stack.size()),
+                            slice(saved, stack.size(), 2 * stack.size() - 1), need_dx, sinks);
+  return grads;
+}
+
+Tensor gated_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,
+                          std::vector<Tensor> saved, Tensor seeds, int64_t samples,
+                          std::vector<int64_t> blocks, std::vector<double> temperatures, bool hard,
+                          bool need_dx, std::vector<Tensor> exp_avg,
+                          std::vector<Tensor> exp_avg_sq, std::vector<double> hyper) {
+  const GatedStack stack = make_stack(x, parameters, seeds, samples, blocks, temperatures, hard);
+  check_adam(stack.size(), exp_avg, exp_avg_sq, hyper);
+  std::vector<LayerAdam> adams;
+  for (int64_t l = 0; l < stack.size(); ++l) {
+    adams.emplace_back(layer_parameters(parameters, l), exp_avg.data() + l * kTensors,
+                       exp_avg_sq.data() + l * kTensors,
+                       hyper.data() + l * kTensors * kAdamNumbers);
+  }
+  std::vector<GatedStack::Sinks> sinks;
+  for (const LayerAdam& adam : adams) sinks.push_back({adam.weight_sink(), adam.bias_sink()});
+  return stack.backward(dy, dsums, slice(saved, 0, stack.size()),
+                        slice(saved, stack.size(), 2 * stack.size() - 1), need_dx, sinks);
+}
+
+}  // namespace fastlbbnn

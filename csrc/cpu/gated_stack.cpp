@@ -1,0 +1,194 @@
+#include "gated_stack.h"
+
+#include <algorithm>
+
+namespace fastlbbnn {
+namespace {
+
+bool stores_gates(const Posterior& q) { return q.gated() && !q.elementwise(); }
+
+Draw weight_draw(const StackLayer& l, int64_t sample, bool hard) {
+  return make_draw(l.seed, Stream::kWeight, sample, l.temperature, hard);
+}
+
+Draw bias_draw(const StackLayer& l, int64_t sample) {
+  return make_draw(l.seed, Stream::kBias, sample, 1.0, true);
+}
+
+// The sampled biases of all samples, laid out like draws: [S, 2, stride] (values, then eps).
+std::vector<float> sample_bias(const StackLayer& l, int64_t samples, RowSums* sums) {
+  const int64_t stride = padded_cols(l.layer.bias.cols);
+  std::vector<float> saved(l.layer.has_bias() ? samples * 2 * stride : 0);
+  for (int64_t s = 0; s < samples && l.layer.has_bias(); ++s) {
+    kernels().sample(l.layer.bias, bias_draw(l, s), 0, 1,
+                     {saved.data() + s * 2 * stride, stride, nullptr}, true,
+                     s == 0 ? sums : nullptr);
+  }
+  return saved;
+}
+
+// y += b, and ReLU for layers with another behind them.
+void finish_outputs(float* y, int64_t rows, int64_t cols, const float* bias, bool relu) {
+  for (int64_t m = 0; m < rows; ++m, y += cols) {
+    if (bias) {
+      for (int64_t n = 0; n < cols; ++n) y[n] += bias[n];
+    }
+    if (relu) {
+      for (int64_t n = 0; n < cols; ++n) y[n] = y[n] > 0.0f ? y[n] : 0.0f;
+    }
+  }
+}
+
+// out[n] = sum_m dy[m, n]
+void column_sums(const float* dy, int64_t rows, int64_t cols, float* out) {
+  std::fill(out, out + cols, 0.0f);
+  for (int64_t m = 0; m < rows; ++m, dy += cols) {
+    for (int64_t n = 0; n < cols; ++n) out[n] += dy[n];
+  }
+}
+
+}  // namespace
+
+int64_t draw_size(const Posterior& q) {
+  const int64_t rows = q.rows * 2 * padded_cols(q.cols);
+  return rows + (stores_gates(q) ? q.grid_rows() * q.grid_cols() : 0);
+}
+
+GatedStack::GatedStack(std::vector<StackLayer> layers, const Tensor& x, int64_t samples, bool hard)
+    : layers_(std::move(layers)), inputs_(x, layers_.at(0).layer, samples), samples_(samples),
+      hard_(hard) {
+  for (size_t l = 1; l < layers_.size(); ++l) {
+    STD_TORCH_CHECK(layers_[l].layer.weights.cols == layers_[l - 1].layer.weights.rows,
+                    "fastlbbnn: layer ", l, " takes ", layers_[l].layer.weights.cols,
+                    " inputs and layer ", l - 1, " has ", layers_[l - 1].layer.weights.rows,
+                    " outputs");
+  }
+}
+
+Matrix GatedStack::input(int64_t l, int64_t s, const std::vector<Tensor>& hidden) const {
+  if (l == 0) return inputs_.of_sample(s);
+  const int64_t m = inputs_.rows, k = layers_[l].layer.weights.cols;
+  return {data(hidden[l - 1]) + s * m * k, m, k, k, 1};
+}
+
+GatedStack::Result GatedStack::forward(bool save) const {
+  const int64_t m = inputs_.rows;
+  std::vector<Tensor> draws, hidden;
+  std::vector<std::vector<RowSums>> sums(layers_.size());
+  std::vector<float> scratch;
+  Tensor y = empty({0});
+  for (int64_t l = 0; l < size(); ++l) {
+    const Posterior& q = layers_[l].layer.weights;
+    const int64_t n = q.rows, k = q.cols, stride = padded_cols(k);
+    const bool last = l + 1 == size(), has_bias = layers_[l].layer.has_bias();
+    sums[l].resize(n + (has_bias ? 1 : 0));
+    const std::vector<float> bias =
+        sample_bias(layers_[l], samples_, has_bias ? sums[l].data() + n : nullptr);
+    Tensor out = empty({samples_, m, n});
+    if (save) {
+      draws.push_back(empty({samples_, draw_size(q)}));
+    } else {
+      scratch.resize(n * 2 * stride);   // one sample's weights at a time
+    }
+    const Panels panels(q, m);
+    for (int64_t s = 0; s < samples_; ++s) {
+      float* w = save ? mutable_data(draws[l]) + s * draw_size(q) : scratch.data();
+      float* g = save && stores_gates(q) ? w + n * 2 * stride : nullptr;
+      const Draw draw = weight_draw(layers_[l], s, hard_);
+      torch::stable::parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t end) {
+        kernels().sample(q, draw, panels.begin(first), panels.end(end - 1), {w, stride, g}, save,
+                         s == 0 ? sums[l].data() : nullptr);
+      });
+      float* y_s = mutable_data(out) + s * m * n;
+      matmul(y_s, n, input(l, s, hidden), Matrix{w, n, k, 2 * stride, 1}.t());
+      finish_outputs(y_s, m, n, has_bias ? bias.data() + s * 2 * padded_cols(n) : nullptr, !last);
+    }
+    if (last) {
+      y = out;
+    } else {
+      hidden.push_back(out);
+    }
+  }
+  if (!save) hidden.clear();
+  return {y, reduce_sums(sums), draws, hidden};
+}
+
+// dx = dy w; where all samples share x, summed over them.
+Tensor GatedStack::input_gradient(int64_t l, const Tensor& dy, const Tensor& draws) const {
+  const Posterior& q = layers_[l].layer.weights;
+  const int64_t m = inputs_.rows, n = q.rows, k = q.cols;
+  const bool sum = l == 0 && inputs_.shared();
+  Tensor dx = sum ? empty({m, k}) : empty({samples_, m, k});
+  std::vector<float> one(sum && samples_ > 1 ? m * k : 0);
+  for (int64_t s = 0; s < samples_; ++s) {
+    const Matrix w{data(draws) + s * draw_size(q), n, k, 2 * padded_cols(k), 1};
+    float* total = mutable_data(dx);
+    float* out = !sum ? total + s * m * k : s == 0 ? total : one.data();
+    matmul(out, k, {data(dy) + s * m * n, m, n, n, 1}, w);
+    if (sum && s > 0) {
+      for (int64_t i = 0; i < m * k; ++i) total[i] += one[i];
+    }
+  }
+  return dx;
+}
+
+void GatedStack::parameter_gradients(int64_t l, const Tensor& dy_tensor, const Tensor& draws,
+                                     const std::vector<Tensor>& hidden, const SumGradients& c,
+                                     const Sinks& sinks) const {
+  const Posterior& q = layers_[l].layer.weights;
+  const int64_t m = inputs_.rows, n = q.rows, k = q.cols;
+  const float *dy = data(dy_tensor), *saved = data(draws);
+  const Draw draw = weight_draw(layers_[l], 0, hard_);
+  const Panels panels(q, m);
+  torch::stable::parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
+    float* dw = thread_scratch(samples_ * panels.size() * k);
+    for (int64_t p = first; p < last; ++p) {
+      const int64_t begin = panels.begin(p), end = panels.end(p), rows = end - begin;
+      for (int64_t s = 0; s < samples_; ++s) {
+        const Matrix dy_panel{dy + s * m * n + begin, m, rows, n, 1};
+        matmul(dw + s * rows * k, k, dy_panel.t(), input(l, s, hidden));
+      }
+      kernels().backward(q, draw, begin, end,
+                         {samples_, dw, rows * k, begin, saved, draw_size(q),
+                          saved + n * 2 * padded_cols(k)},
+                         c, sinks.weights);
+    }
+  });
+  if (!layers_[l].layer.has_bias()) return;
+  const std::vector<float> biases = sample_bias(layers_[l], samples_, nullptr);
+  std::vector<float> db(samples_ * n);
+  for (int64_t s = 0; s < samples_; ++s) column_sums(dy + s * m * n, m, n, db.data() + s * n);
+  kernels().backward(layers_[l].layer.bias, bias_draw(layers_[l], 0), 0, 1,
+                     {samples_, db.data(), n, 0, biases.data(), 2 * padded_cols(n), nullptr}, c,
+                     sinks.bias);
+}
+
+Tensor GatedStack::backward(const Tensor& dy, const Tensor& dsums,
+                            const std::vector<Tensor>& draws, const std::vector<Tensor>& hidden,
+                            bool need_dx, const std::vector<Sinks>& sinks) const {
+  const int64_t m = inputs_.rows;
+  STD_TORCH_CHECK(static_cast<int64_t>(draws.size()) == size() &&
+                      static_cast<int64_t>(hidden.size()) == size() - 1,
+                  "fastlbbnn: expected the draws of ", size(), " layers");
+  for (int64_t l = 0; l < size(); ++l) {
+    check_float(draws[l], samples_ * draw_size(layers_[l].layer.weights), "draws");
+    if (l > 0) check_float(hidden[l - 1], samples_ * m * layers_[l].layer.weights.cols, "hidden");
+  }
+  const std::vector<SumGradients> c = read_sum_gradients(dsums, size());
+  Tensor upstream = row_major(dy);
+  check_float(upstream, samples_ * m * layers_.back().layer.weights.rows, "dy");
+  for (int64_t l = size() - 1; l > 0; --l) {
+    // dx before the parameters: a step of Adam changes them, but not the draws.
+    Tensor dx = input_gradient(l, upstream, draws[l]);
+    parameter_gradients(l, upstream, draws[l], hidden, c[l], sinks[l]);
+    float* d = mutable_data(dx);
+    const float* h = data(hidden[l - 1]);
+    for (int64_t i = 0, count = dx.numel(); i < count; ++i) d[i] = h[i] > 0.0f ? d[i] : 0.0f;
+    upstream = dx;
+  }
+  Tensor dx = need_dx ? input_gradient(0, upstream, draws[0]) : empty({0});
+  parameter_gradients(0, upstream, draws[0], hidden, c[0], sinks[0]);
+  return dx;
+}
+
+}  // namespace fastlbbnn

@@ -1,0 +1,82 @@
+"""Multilayer perceptrons of Bayesian layers, computed in one fused call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from .. import functional
+from .linear import BayesianLinear, LBBNNLinear
+from .modes import Pass, WeightMode, current_pass
+from .recording import leave_sums
+
+
+class MLP(nn.Sequential):
+    """Bayesian linear layers with ReLU between them.
+
+        MLP(784, 400, 600, 10, prior=FixedPrior(psi=0.1))
+
+    is ``nn.Sequential(LBBNNLinear(784, 400, ...), nn.ReLU(), LBBNNLinear(400, 600, ...), ...)``, with the
+    same parameters, state and numbers. Where it can, a pass that samples weights goes through all layers
+    in one operator, which saves what each layer otherwise costs outside its kernels: about a fifth of a
+    training step at a few hundred units a layer.
+
+    Args:
+        sizes: inputs, hidden units, outputs.
+        layer: what to build layers with, ``LBBNNLinear`` or ``GaussianLinear``.
+        **kwargs: for every layer.
+    """
+
+    def __init__(
+        self, *sizes: int, layer: Callable[..., BayesianLinear] = LBBNNLinear, **kwargs
+    ) -> None:
+        if len(sizes) < 2:
+            raise ValueError(f"sizes={sizes}; expected at least inputs and outputs")
+        modules: list[nn.Module] = []
+        for inputs, outputs in zip(sizes, sizes[1:]):
+            modules += [layer(inputs, outputs, **kwargs), nn.ReLU()]
+        super().__init__(*modules[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        current = current_pass()
+        mode = current.mode
+        if mode is None:
+            mode = WeightMode.RELAXED if self.training else WeightMode.MEAN
+        layers = self._fusable(mode, current)
+        if layers is None:
+            return super().forward(x)
+
+        first = layers[0]
+        first._check_input(x, current)
+        rows = first._rows(x, current)
+        seeds = functional.draw_seed(current.generator, x.device, (len(layers),))
+        parameters: list[Tensor | None] = []
+        for layer in layers:
+            parameters += layer.draw_parameters(mode, current)
+        y, sums = functional.gated_mlp_unchecked(
+            rows, parameters, seeds, current.samples or 1, [layer.block for layer in layers],
+            [layer.temperature for layer in layers], mode is not WeightMode.RELAXED,
+            single=current.samples is None,
+        )
+        leave_sums(layers, sums)
+        return y if y.dim() == x.dim() else y.view(*x.shape[:-1], layers[-1].out_features)
+
+    def _fusable(self, mode: WeightMode, current: Pass) -> list[BayesianLinear] | None:
+        """The layers, if this pass can skip what stands between them; else None."""
+        if not mode.random or current.kl == "sampled":
+            return None
+        layers = []
+        for i, module in enumerate(self._modules.values()):
+            if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+                return None
+            if i % 2:
+                if type(module) is not nn.ReLU:
+                    return None
+            elif not isinstance(module, BayesianLinear) or (
+                mode is WeightMode.RELAXED and module.estimator != "concrete"
+            ):
+                return None
+            else:
+                layers.append(module)
+        return layers if len(self._modules) % 2 else None
