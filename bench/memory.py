@@ -61,7 +61,7 @@ def measure_in_process(variant: str, problem: Problem, threads: int) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one network, without torch.compile")
+    parser.add_argument("--quick", action="store_true", help="one network, without the slow variants")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
@@ -70,12 +70,14 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"--threads {args.threads}: expected at least 1")
     if args.one:
         variant, shape, batch, threads = args.one
-        print(json.dumps(measure(variant, Problem(tuple(map(int, shape.split("-"))), int(batch)), int(threads))))
+        problem = Problem(tuple(map(int, shape.split("-"))), int(batch))
+        print(json.dumps(measure(variant, problem, int(threads))))
         return
 
     problems = read_problems()
     problems = [p for p in problems if "2048" in p.shape][:1] if args.quick else problems
-    variants = [v for v in VARIANTS if not (args.quick and v == "naive-compiled")]
+    slow = ("naive-compiled", "lbbnn-concrete:reference", "lbbnn-local:reference")
+    variants = [v for v in VARIANTS if not (args.quick and v in slow)]
     print(machine())
     rows: list[Row] = []
     cases = [(p, v) for p in problems for v in variants]

@@ -20,10 +20,8 @@ from report import Row, machine, print_table, write_json
 from tqdm import tqdm
 from variants import VARIANTS, Problem, make_step, read_problems
 
-import fastlbbnn
-
 COLUMNS = {
-    "shape": "s", "batch": "d", "threads": "d", "variant": "s", "backend": "s", "temperature": "g",
+    "shape": "s", "batch": "d", "threads": "d", "variant": "s", "temperature": "g",
     "seconds": ".5f", "ratio_to_dense": ".2f", "best_ratio": ".2f",
 }
 
@@ -59,7 +57,8 @@ def time_steps(
 
 def run(problem: Problem, threads: int, args: argparse.Namespace, progress: tqdm) -> list[Row]:
     torch.set_num_threads(threads)
-    names = [v for v in VARIANTS if v in args.variants or v == "dense"]
+    chosen = args.variants or [v for v in VARIANTS if not (args.quick and ":" in v)]
+    names = [v for v in VARIANTS if v in chosen or v == "dense"]
     steps = {name: make_step(name, problem, args.temperature) for name in names}
     rounds = time_steps(steps, args.seconds, progress)
     dense = rounds["dense"]
@@ -69,7 +68,6 @@ def run(problem: Problem, threads: int, args: argparse.Namespace, progress: tqdm
             "batch": problem.batch,
             "threads": threads,
             "variant": name,
-            "backend": args.backend if "bnn" in name else "torch",
             "temperature": args.temperature if "concrete" in name or "naive" in name else None,
             "seconds": statistics.median(times),
             "ratio_to_dense": statistics.median(t / d for t, d in zip(times, dense)),
@@ -88,8 +86,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--threads", type=int, nargs="+", default=None, help="default: 1 2 (quick: 1)")
     parser.add_argument("--shapes", nargs="+", help="e.g. 784-400-600-10:100; default: bench/shapes.txt")
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument("--backend", default="cpp", help="of the library's variants: cpp or reference")
+    parser.add_argument(
+        "--variants", nargs="+", choices=VARIANTS, help="default: all (quick: not :reference)"
+    )
     parser.add_argument(
         "--temperature", type=float, default=0.001, help="of the gates; the paper's scripts use 0.001"
     )
@@ -109,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
     print(machine())
     rows: list[Row] = []
     cases = [(p, t) for p in problems for t in threads]
-    with fastlbbnn.use_backend(args.backend), tqdm(cases, unit="case", disable=None) as progress:
+    with tqdm(cases, unit="case", disable=None) as progress:
         for problem, count in progress:
             progress.set_description(f"{problem.shape} b{problem.batch}, {count} threads")
             rows += run(problem, count, args, progress)

@@ -7,6 +7,7 @@
 ``lbbnn-concrete`` and ``lbbnn-local``: this library, with either estimator
 
 All with torch's fused Adam; ``+adam`` is the library's own, which updates inside the backward pass.
+The library's variants run on its C++ kernels, those with ``:reference`` on its plain PyTorch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fastlbbnn.nn import MLP, GaussianLinear
 
 VARIANTS = (
     "dense", "naive", "naive-compiled", "bnn", "bnn+adam", "lbbnn-concrete", "lbbnn-concrete+adam",
-    "lbbnn-local", "lbbnn-local+adam",
+    "lbbnn-local", "lbbnn-local+adam", "lbbnn-concrete:reference", "lbbnn-local:reference",
 )
 
 #: Observations that the KL is shared among, as in MNIST.
@@ -49,9 +50,9 @@ class Problem:
         return x, torch.randint(self.sizes[-1], (self.batch,), generator=g)
 
 
-def read_problems(path: Path = Path(__file__).with_name("shapes.txt")) -> list[Problem]:
+def read_problems() -> list[Problem]:
     problems = []
-    for line in path.read_text().splitlines():
+    for line in Path(__file__).with_name("shapes.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
             shape, batch = line.split()
             problems.append(Problem(tuple(map(int, shape.split("-"))), int(batch)))
@@ -112,6 +113,7 @@ def make_step(variant: str, problem: Problem, temperature: float) -> Callable[[]
     """A function that takes one training step of the variant."""
     torch.manual_seed(0)
     x, y = problem.data()
+    variant, _, backend = variant.partition(":")
     kind, _, own = variant.partition("+")
     if kind == "dense":
         dense = dense_net(problem.sizes)
@@ -121,16 +123,22 @@ def make_step(variant: str, problem: Problem, temperature: float) -> Callable[[]
         loss = torch.compile(naive.loss) if kind == "naive-compiled" else naive.loss
         return _torch_step(naive.parameters(), lambda: loss(x, y))
 
-    model = {
+    build = {
         "bnn": lambda: MLP(*problem.sizes, layer=GaussianLinear),
         "lbbnn-concrete": lambda: MLP(*problem.sizes, temperature=temperature),
         "lbbnn-local": lambda: MLP(*problem.sizes, estimator="local"),
-    }[kind]()
+    }
+    model = build[kind]()
     groups = fastlbbnn.param_groups(model, weights=1e-4, inclusion=1e-4)
+
+    def loss() -> Tensor:
+        with fastlbbnn.use_backend(backend or "cpp"):
+            return fastlbbnn.elbo(model, x, y, n_data=N_DATA).loss
+
     if own:
         optimizer = fastlbbnn.Adam(groups)
-        return lambda: optimizer.backward_step(fastlbbnn.elbo(model, x, y, n_data=N_DATA).loss)
-    return _torch_step(groups, lambda: fastlbbnn.elbo(model, x, y, n_data=N_DATA).loss)
+        return lambda: optimizer.backward_step(loss())
+    return _torch_step(groups, loss)
 
 
 def _torch_step(parameters, loss: Callable[[], Tensor]) -> Callable[[], None]:

@@ -82,8 +82,17 @@ def check_parameters(
         _check_like(name, t, kappa)
 
 
+def check_seed(name: str, seed: object, count: int) -> None:
+    if not isinstance(seed, Tensor) or seed.dtype != torch.int64 or seed.numel() != count:
+        given = f"{seed.dtype} {_shape(seed)}" if isinstance(seed, Tensor) else repr(seed)
+        raise ValueError(
+            f"{name} is {given}; expected an int64 tensor of {count} element{'s'[: count > 1]} (draw it "
+            "with fastlbbnn.functional.draw_seed)"
+        )
+
+
 def check_input(x: Tensor, kappa: Tensor, samples: int) -> None:
-    rows, cols = kappa.shape
+    cols = kappa.shape[1]
     if not isinstance(x, Tensor) or x.dim() not in (2, 3) or x.shape[-1] != cols:
         raise ValueError(
             f"x is {_describe(x)}; expected [M, {cols}] or [samples, M, {cols}] with kappa "

@@ -13,6 +13,7 @@ from ._checks import (
     check_input,
     check_parameters,
     check_samples,
+    check_seed,
     check_temperature,
     explain_failure,
 )
@@ -71,6 +72,7 @@ def gated_linear(
     check_input(x, kappa, samples)
     if seed is None:
         seed = draw_seed(device=x.device)
+    check_seed("seed", seed, 1)
     return gated_linear_unchecked(
         x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, tuple(block), float(temperature),
         hard, backend,
@@ -153,6 +155,7 @@ def gated_mlp(
     check_input(x, parameters[0][0], samples)
     if seeds is None:
         seeds = draw_seed(device=x.device, shape=(count,))
+    check_seed("seeds", seeds, count)
     flat = [p for layer in parameters for p in layer]
     return gated_mlp_unchecked(x, flat, seeds, samples, blocks, temperatures, hard, backend)
 
@@ -201,6 +204,7 @@ def local_linear(
     check_input(x, kappa, samples)
     if seed is None:
         seed = draw_seed(device=x.device)
+    check_seed("seed", seed, 1)
     return local_linear_unchecked(
         x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, backend
     )

@@ -6,10 +6,10 @@ import logging
 
 import pytest
 import torch
+from helpers import make_parameters
 
 import fastlbbnn
 from fastlbbnn import backends, functional
-from helpers import make_parameters
 
 P = [p.detach() for p in make_parameters(4, 6)]
 X = torch.randn(3, 6)
@@ -34,7 +34,7 @@ def changed(index: int, value):
         (lambda: functional.gated_linear(X, *changed(1, P[1][:2])), ValueError, r"rho is \[2, 6\]"),
         (lambda: functional.gated_linear(X, *changed(1, None)), ValueError, "rho is None"),
         (lambda: functional.gated_linear(X, *changed(1, P[1].double())), TypeError, "rho is torch.float64"),
-        (lambda: functional.gated_linear(X, *P, block=(2, 2)), ValueError, r"omega is .* for blocks of \(2, 2\)"),
+        (lambda: functional.gated_linear(X, *P, block=(2, 2)), ValueError, r"omega is .* for blocks"),
         (lambda: functional.gated_linear(X, *changed(3, None)), ValueError, "go together"),
         (lambda: functional.gated_linear(X, *changed(4, P[4][:1])), ValueError, r"bias_rho is \[1\]"),
         (lambda: functional.gated_linear(X, *changed(1, P[1].to("meta"))), ValueError, "rho is on meta"),
@@ -104,18 +104,18 @@ def test_backends_give_the_same_draw():
 
 
 def test_the_context_manager_sets_the_default_and_puts_it_back():
-    assert backends.choose(X) in ("cpp", "reference")
+    automatic = backends.choose(X)
     with fastlbbnn.use_backend("reference"):
         assert backends.choose(X) == "reference"
-        assert backends.choose(X, "auto") == backends.choose(X, None if backends._default == "auto" else "auto")
-    assert backends._default == "auto"
+        assert backends.choose(X, "auto") == automatic
+    assert backends.choose(X) == automatic
     with pytest.raises(ValueError, match="backend='gpu'"), fastlbbnn.use_backend("gpu"):
         pass
 
 
 @pytest.mark.usefixtures("cpp")
 def test_a_backend_asked_for_by_name_says_why_it_cannot():
-    with pytest.raises(RuntimeError, match="float32 and was given torch.float64"):
+    with pytest.raises(RuntimeError, match=r"float32 and was given torch\.float64"):
         backends.choose(X.double(), "cpp")
     with pytest.raises(RuntimeError, match="CPU tensors and was given one on meta"):
         backends.choose(X.to("meta"), "cpp")

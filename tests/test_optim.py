@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
+from helpers import EPS32
 from torch import nn
 
 import fastlbbnn
-from helpers import EPS32
 from fastlbbnn.nn import GaussianLinear, LBBNNLinear
 from fastlbbnn.optim import PAPER_STEP_SIZES, Adam, param_groups
 
@@ -102,7 +102,7 @@ def test_state_dicts_are_those_of_torch_adam():
 @pytest.mark.parametrize("first,second", [(True, False), (False, True), (True, True)])
 def test_training_goes_on_from_either_optimisers_state(tmp_path, first, second):
     def make(model, in_pass):
-        return Adam(param_groups(model, **SIZES)) if in_pass else torch.optim.Adam(param_groups(model, **SIZES))
+        return (Adam if in_pass else torch.optim.Adam)(param_groups(model, **SIZES))
 
     model = make_model()
     optimizer = make(model, first)

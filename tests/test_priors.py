@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
+from helpers import make_parameters
 from torch.distributions import Beta, Gamma
 
-from helpers import make_parameters
 from fastlbbnn import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, reference
 from fastlbbnn.priors import Expectations, kl_from_sums, total_kl
 

@@ -42,6 +42,8 @@ __attribute__((noinline)) void adam_of_columns(const AdamTensor* const* tensors,
   for_columns<V>(n, [&](int64_t k, auto lanes) FL_ALWAYS {
 #pragma GCC unroll 3
     for (int t = 0; t < kTensors; ++t) {
+      prefetch(c[t].exp_avg + k, n);
+      prefetch(c[t].exp_avg_sq + k, n);
       const F g = V::load(c[t].gradient + k);
       F m = lanes.load(c[t].exp_avg + k), v = lanes.load(c[t].exp_avg_sq + k);
       m = V::fma(V::sub(g, m), c[t].one_minus_beta1, m);
@@ -146,6 +148,8 @@ FL_INLINE void add_gated_draw(const Draw& draw, const DrawRow& d, int64_t s, int
   using F = typename V::F;
   const F dw = lanes.load(d.dw + s * d.dw_step + k);
   const float* saved = d.saved + s * d.saved_step + k;
+  prefetch(saved, kBackwardChunk);
+  prefetch(saved + d.eps_offset, kBackwardChunk);
   const F w = V::load(saved), eps = V::load(saved + d.eps_offset);
   const F z = V::fma(tau, eps, mean);
   F g = V::div(w, z);
@@ -166,6 +170,7 @@ FL_INLINE void add_plain_draw(const DrawRow& d, int64_t s, int64_t k, const Lane
   using F = typename V::F;
   const F dw = lanes.load(d.dw + s * d.dw_step + k);
   const float* saved = d.saved + s * d.saved_step + k;
+  prefetch(saved + d.eps_offset, kBackwardChunk);
   const F g = kGated ? V::load(gate + s * gate_step + k) : V::set1(1.0f);
   const F gated = kGated ? V::mul(g, dw) : dw;
   sum->kappa = V::add(sum->kappa, gated);
@@ -233,6 +238,7 @@ __attribute__((noinline)) void backward_gated_columns(const Posterior& posterior
   const F inv_temperature = V::set1(draw.hard ? 0.0f : draw.inv_temperature);
   for_columns<V>(n, [&](int64_t k, auto lanes) FL_ALWAYS {
     const int64_t i = offset + k;
+    prefetch(q.kappa + i, n);
     const F mean = lanes.load(q.kappa + i), r = lanes.load(q.rho + i), o = lanes.load(q.omega + i);
     const Inclusion<V> in = inclusion_from_decay<V>(o, V::load(decay_omega + k));
     const Scale<V> s = scale_from_decay<V, true>(r, V::load(decay_rho + k));
@@ -243,6 +249,9 @@ __attribute__((noinline)) void backward_gated_columns(const Posterior& posterior
     F dkappa, drho;
     weight_gradients<V>(c, s, in.alpha, mean, terms, &dkappa, &drho);
     const F cost = V::fma(c.H, o, V::add(c.A, inclusion_cost<V>(c, s, mean)));
+    prefetch_to_write(to_kappa + k, n);
+    prefetch_to_write(to_rho + k, n);
+    prefetch_to_write(to_omega + k, n);
     lanes.store(to_kappa + k, dkappa);
     lanes.store(to_rho + k, drho);
     lanes.store(to_omega + k, V::fma(in.slope, cost, V::mul(terms.omega, inv_temperature)));
@@ -272,6 +281,7 @@ __attribute__((noinline)) void backward_plain_row(const Posterior& posterior, in
     decay_of_columns<V>(q.rho + offset, n, decay);
     for_columns<V>(n, [&](int64_t k, auto lanes) FL_ALWAYS {
       const int64_t i = offset + k, col = first + k;
+      prefetch(q.kappa + i, n);
       const F mean = lanes.load(q.kappa + i), r = lanes.load(q.rho + i);
       const Scale<V> s = scale_from_decay<V, true>(r, V::load(decay + k));
       DrawTerms<V> terms{V::set1(0.0f), V::set1(0.0f), V::set1(0.0f)};

@@ -54,6 +54,7 @@ __attribute__((noinline)) void gate_bits_of_columns(const Draw& draw, int64_t ro
 template <class V>
 __attribute__((noinline)) void decay_of_columns(const float* x, int64_t n, float* out) {
   for_columns<V>(n, [&](int64_t k, auto lanes) FL_ALWAYS {
+    prefetch(x + k, n);
     V::store(out + k, exp_nonpositive<V>(V::minus_abs(lanes.load(x + k))));
   });
 }

@@ -25,6 +25,7 @@ __attribute__((noinline)) void weights_of_columns(const float* kappa, const floa
   decay_of_columns<V>(rho, n, decay);
   F A_w = sums->A_w, T = sums->T, S = sums->S;
   for_columns<V>(n, [&](int64_t k, auto lanes) FL_ALWAYS {
+    prefetch(kappa + k, n);
     const F mean = lanes.load(kappa + k), r = lanes.load(rho + k);
     const Scale<V> s = scale_from_decay<V, false>(r, V::load(decay + k));
     if (kSample) {

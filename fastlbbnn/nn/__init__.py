@@ -6,10 +6,10 @@ from .mlp import MLP
 from .modes import WeightMode, expand_samples, weights
 
 __all__ = [
+    "MLP",
     "BayesianLinear",
     "GaussianLinear",
     "LBBNNLinear",
-    "MLP",
     "MeanField",
     "WeightMode",
     "expand_samples",

@@ -18,7 +18,7 @@ def sample_gates(
 
     ``hard`` is their limit, g = 1[omega > logit(u)], a Bernoulli(alpha) draw.
     """
-    noise = gate_logistics(seed, sample, *omega.shape, block).to(omega.dtype)
+    noise = gate_logistics(seed, sample, *omega.shape, *block).to(omega.dtype)
     if hard:
         return (omega > noise).to(omega.dtype)
     return torch.sigmoid((omega - noise) / temperature)

@@ -13,6 +13,9 @@ indicator: its first bits are those of the block's first weight.
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from enum import IntEnum
 
 import torch
@@ -29,6 +32,35 @@ class Stream(IntEnum):
 
 
 _LOW32 = 0xFFFFFFFF
+
+
+def opaque(name: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Makes a function of (seed, ..., rows, cols, ...) one node of a compiled graph.
+
+    torch.compile would otherwise take Philox apart, spend minutes on each layer of a network, and be
+    free to fuse multiplications with additions, which changes the bits of the stream.
+    """
+
+    def decorate(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(function)
+        def contiguous(*args, **kwargs) -> Tensor:
+            return function(*args, **kwargs).contiguous()
+
+        operator = torch.library.custom_op(f"fastlbbnn::{name}", contiguous, mutates_args=())
+        signature = inspect.signature(function)
+
+        @operator.register_fake
+        def _(*args, **kwargs):
+            given = signature.bind(*args, **kwargs).arguments
+            return given["seed"].new_empty(given["rows"], given["cols"], dtype=torch.float32)
+
+        @functools.wraps(function)
+        def call(*args, **kwargs) -> Tensor:
+            return (operator if torch.compiler.is_compiling() else function)(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def philox4x32(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -105,7 +137,8 @@ def _box_muller(radius_word: Tensor, angle_word: Tensor) -> tuple[Tensor, Tensor
     return torch.where(exchange, across, along), torch.where(exchange, along, across)
 
 
-def normals(seed: Tensor, stream: Stream, sample: int, rows: int, cols: int) -> Tensor:
+@opaque("reference_normals")
+def normals(seed: Tensor, stream: int, sample: int, rows: int, cols: int) -> Tensor:
     """Standard normals [rows, cols], float32."""
     even = cols + cols % 2
     w = words(seed, stream, sample, rows, even)
@@ -139,9 +172,10 @@ def _words_at(
     return out.gather(-1, (col % 4).unsqueeze(-1)).squeeze(-1)
 
 
+@opaque("reference_gate_logistics")
 def gate_logistics(
-    seed: Tensor, sample: int, rows: int, cols: int, block: tuple[int, int] = (1, 1)
+    seed: Tensor, sample: int, rows: int, cols: int, block_rows: int = 1, block_cols: int = 1
 ) -> Tensor:
     """logit(u) of the same uniforms: what a gate compares omega with, float32."""
-    u = gate_uniforms(seed, sample, rows, cols, block)
+    u = gate_uniforms(seed, sample, rows, cols, (block_rows, block_cols))
     return _log(u / (1.0 - u), 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from helpers import EPS32, make_parameters
+
 from fastlbbnn import functional
 from fastlbbnn.ops.inspect import noise
 
@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("cpp")
 
 SEED = torch.tensor(11)
 SHAPE = (300, 257)
+OPS = [("gated_linear", (1, 1)), ("gated_linear", (4, 8)), ("local_linear", (1, 1))]
 
 
 @pytest.fixture
@@ -32,13 +33,13 @@ def compute(op: str, block=(1, 1)) -> list[torch.Tensor]:
     return [y.detach(), sums.detach(), *grads]
 
 
-@pytest.mark.parametrize("op,block", [("gated_linear", (1, 1)), ("gated_linear", (4, 8)), ("local_linear", (1, 1))])
+@pytest.mark.parametrize("op,block", OPS)
 def test_the_same_call_twice_gives_the_same_bits(op, block):
     for first, second in zip(compute(op, block), compute(op, block)):
         assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("op,block", [("gated_linear", (1, 1)), ("gated_linear", (4, 8)), ("local_linear", (1, 1))])
+@pytest.mark.parametrize("op,block", OPS)
 def test_thread_counts_change_results_by_rounding_at_most(threads, op, block):
     threads(1)
     one = compute(op, block)

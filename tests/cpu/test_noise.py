@@ -35,7 +35,7 @@ def test_gates(seed, block):
     )
     assert torch.equal(
         noise(seed, "logistic", 9, 41, sample=2, block=block),
-        reference.gate_logistics(seed, 2, 9, 41, block),
+        reference.gate_logistics(seed, 2, 9, 41, *block),
     )
 
 

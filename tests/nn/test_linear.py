@@ -90,7 +90,8 @@ def test_the_default_generator_is_torchs():
 
 @pytest.mark.parametrize("estimator", ["concrete", "local"])
 def test_samples_share_one_call(estimator):
-    model = nn.Sequential(LBBNNLinear(6, 5, estimator=estimator), nn.ReLU(), LBBNNLinear(5, 3, estimator=estimator))
+    first, second = (LBBNNLinear(a, b, estimator=estimator) for a, b in ((6, 5), (5, 3)))
+    model = nn.Sequential(first, nn.ReLU(), second)
     x = torch.randn(4, 6)
     with weights(samples=7):
         y = model(expand_samples(x, 7))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from helpers import EPS32, assert_agrees, make_parameters
+
 from fastlbbnn import functional, reference
 
 pytestmark = pytest.mark.usefixtures("cpp")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import make_parameters
 from torch import nn
 from torch.library import opcheck
 
 import fastlbbnn
-from helpers import make_parameters
 from fastlbbnn import functional
 from fastlbbnn.nn import LBBNNLinear
 
@@ -27,7 +27,7 @@ def test_opcheck_gated_linear(block, gated, bias):
     p = detached(6, 10, block=block, gated=gated, bias=bias)
     x = torch.randn(2, 4, 10)
     draw = (SEED, 2, *block, 0.5, False)
-    y, sums, saved = OPS.gated_linear_fwd(x, *p, *draw, True)
+    y, _, saved = OPS.gated_linear_fwd(x, *p, *draw, True)
     opcheck(OPS.gated_linear_fwd.default, (x, *p, *draw, True))
     opcheck(OPS.gated_linear_fwd.default, (x, *p, *draw, False))
     opcheck(OPS.gated_linear_bwd.default, (torch.randn_like(y), torch.randn(5), x, *p, saved, *draw, True))
@@ -40,7 +40,7 @@ def test_opcheck_gated_linear(block, gated, bias):
 def test_opcheck_local_linear_and_kl_sums():
     p = detached(6, 10)
     x = torch.randn(4, 10)
-    y, sums, moments, half_ratio = OPS.local_linear_fwd(x, *p, SEED, 2)
+    y, _, moments, half_ratio = OPS.local_linear_fwd(x, *p, SEED, 2)
     upstream = (torch.randn_like(y), torch.randn(5))
     opcheck(OPS.local_linear_fwd.default, (x, *p, SEED, 2))
     opcheck(OPS.local_linear_bwd.default, (*upstream, x, *p, moments, half_ratio, 2, True))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from helpers import make_parameters
+
 from fastlbbnn import reference
 
 SEED = torch.tensor(7)

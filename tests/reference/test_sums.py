@@ -7,9 +7,9 @@ import math
 
 import pytest
 import torch
+from helpers import make_parameters
 from torch.distributions import Bernoulli, Normal
 
-from helpers import make_parameters
 from fastlbbnn import reference
 from fastlbbnn.priors import FixedPrior
 
