@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from report import Row, machine, print_table, write_json
 from tqdm import tqdm
-from variants import VARIANTS, Problem, make_step, read_problems
+from variants import VARIANTS, Problem, make_step, parse_problem, read_problems
 
 COLUMNS = {
     "shape": "s", "batch": "d", "threads": "d", "variant": "s", "peak_mb": ".1f", "ratio_to_naive": ".3f",
@@ -52,7 +52,8 @@ def measure(variant: str, problem: Problem, threads: int) -> float:
 
 
 def measure_in_process(variant: str, problem: Problem, threads: int) -> float:
-    command = [sys.executable, __file__, "--one", variant, problem.shape, str(problem.batch), str(threads)]
+    shape = f"{problem.shape}:{problem.batch}"
+    command = [sys.executable, __file__, "--one", variant, "--shapes", shape, "--threads", str(threads)]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode != 0:
         raise RuntimeError(f"{variant}: {result.stderr[-2000:]}")
@@ -64,20 +65,25 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="one network, without the slow variants")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--shapes", nargs="+", type=parse_problem, help="e.g. 784-400-600-10:100; default: bench/shapes.txt"
+    )
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, help="default: all")
+    parser.add_argument("--one", choices=VARIANTS, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.threads < 1:
         parser.error(f"--threads {args.threads}: expected at least 1")
     if args.one:
-        variant, shape, batch, threads = args.one
-        problem = Problem(tuple(map(int, shape.split("-"))), int(batch))
-        print(json.dumps(measure(variant, problem, int(threads))))
+        print(json.dumps(measure(args.one, args.shapes[0], args.threads)))
         return
 
-    problems = read_problems()
-    problems = [p for p in problems if "2048" in p.shape][:1] if args.quick else problems
+    problems = args.shapes or read_problems()
+    if args.quick and not args.shapes:
+        problems = [p for p in problems if "2048" in p.shape][:1]
     slow = ("naive-compiled", "lbbnn-concrete:reference", "lbbnn-local:reference")
-    variants = [v for v in VARIANTS if not (args.quick and v in slow)]
+    variants = args.variants or [v for v in VARIANTS if not (args.quick and v in slow)]
+    if "naive" not in variants:
+        variants = ["naive", *variants]
     print(machine())
     rows: list[Row] = []
     cases = [(p, v) for p in problems for v in variants]

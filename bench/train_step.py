@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from report import Row, machine, print_table, write_json
 from tqdm import tqdm
-from variants import VARIANTS, Problem, make_step, read_problems
+from variants import VARIANTS, Problem, make_step, parse_problem, read_problems
 
 COLUMNS = {
     "shape": "s", "batch": "d", "threads": "d", "variant": "s", "temperature": "g",
@@ -85,7 +85,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="one network, a minute")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     parser.add_argument("--threads", type=int, nargs="+", default=None, help="default: 1 2 (quick: 1)")
-    parser.add_argument("--shapes", nargs="+", help="e.g. 784-400-600-10:100; default: bench/shapes.txt")
+    parser.add_argument(
+        "--shapes", nargs="+", type=parse_problem, help="e.g. 784-400-600-10:100; default: bench/shapes.txt"
+    )
     parser.add_argument(
         "--variants", nargs="+", choices=VARIANTS, help="default: all (quick: not :reference)"
     )
@@ -98,12 +100,7 @@ def main(argv: list[str] | None = None) -> None:
     if any(t < 1 for t in threads):
         parser.error(f"--threads {threads}: expected at least 1")
     args.seconds = args.seconds or (25.0 if args.quick else 120.0)
-    problems = read_problems()[:1] if args.quick else read_problems()
-    if args.shapes:
-        problems = [
-            Problem(tuple(map(int, s.split("-"))), int(b))
-            for s, b in (shape.split(":") for shape in args.shapes)
-        ]
+    problems = args.shapes or (read_problems()[:1] if args.quick else read_problems())
 
     print(machine())
     rows: list[Row] = []

@@ -50,12 +50,17 @@ class Problem:
         return x, torch.randint(self.sizes[-1], (self.batch,), generator=g)
 
 
+def parse_problem(text: str) -> Problem:
+    """``784-400-600-10:100``: the layers' sizes and the batch."""
+    shape, _, batch = text.partition(":")
+    return Problem(tuple(map(int, shape.split("-"))), int(batch))
+
+
 def read_problems() -> list[Problem]:
     problems = []
     for line in Path(__file__).with_name("shapes.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
-            shape, batch = line.split()
-            problems.append(Problem(tuple(map(int, shape.split("-"))), int(batch)))
+            problems.append(parse_problem(line.strip()))
     return problems
 
 

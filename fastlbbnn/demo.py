@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from ._files import replace_file
-from .nn import LBBNNLinear
+from .nn import MLP
 from .objective import bayesian_layers, elbo
 from .optim import Adam, param_groups
 from .prediction import density, predict
@@ -47,10 +47,6 @@ def load_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]]
 
 
-def build(prior: FixedPrior) -> nn.Sequential:
-    return nn.Sequential(LBBNNLinear(64, 100, prior=prior), nn.ReLU(), LBBNNLinear(100, 10, prior=prior))
-
-
 def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int) -> list[dict[str, float]]:
     """Returns the bound, the KL and the density of the median model after every epoch."""
     optimizer = Adam(param_groups(model, weights=1e-2, inclusion=3e-2))
@@ -59,11 +55,11 @@ def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int) -> list[dict[str,
     for _ in progress:
         value = kl = 0.0
         for rows in torch.randperm(len(x)).split(100):
-            bound = elbo(model, x[rows], y[rows], n_data=len(x))
-            optimizer.backward_step(bound.loss)
+            batch = elbo(model, x[rows], y[rows], n_data=len(x))
+            optimizer.backward_step(batch.loss)
             share = len(rows) / len(x)
-            value += share * bound.value.item()
-            kl += share * bound.kl.item()
+            value += share * batch.value.item()
+            kl += share * batch.kl.item()
         history.append({"elbo": value, "kl": kl, "density": density(model)})
         progress.set_postfix(elbo=f"{value:.0f}", kl=f"{kl:.0f}", density=f"{history[-1]['density']:.3f}")
     return history
@@ -114,7 +110,11 @@ def draw(model: nn.Module, history: list[dict[str, float]], path: Path) -> None:
 
     layers = bayesian_layers(model)
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
-    left.plot([h["elbo"] for h in history], color="tab:blue")
+    bound = [h["elbo"] for h in history]
+    left.plot(bound, color="tab:blue")
+    # The first epochs climb so far that the rest would look flat.
+    shown = bound[len(bound) // 20 :]
+    left.set_ylim(min(shown), max(shown) + 0.05 * (max(shown) - min(shown)))
     left.set(xlabel="epoch", ylabel="ELBO (nats)", title="Evidence lower bound")
     other = left.twinx()
     other.plot([h["density"] for h in history], color="tab:orange")
@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None) -> None:
 
     torch.manual_seed(args.seed)
     x, y, x_test, y_test = load_digits(args.seed)
-    model = build(FixedPrior(psi=0.25, sigma2=0.3))
+    model = MLP(64, 100, 10, prior=FixedPrior(psi=0.25, sigma2=0.3))
     weights = sum(layer.kappa.numel() for layer in bayesian_layers(model))
     print(f"LBBNN 64-100-10 ({weights} weights), {len(x)} training and {len(x_test)} test digits")
     start = time.perf_counter()
