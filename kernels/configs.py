@@ -1,0 +1,191 @@
+"""Tile sizes: small tables per architecture, a choice that is a function of the shape alone, a way
+to pin.
+
+Nothing is measured when a program starts. ``choose`` reads the table of the device's architecture
+(``TABLES``), so the same shape on the same device gets the same tiles, and with them the same
+bits, in every run. To override it:
+
+- ``with pin(gated_linear_fwd=Choice(Tile(...))):`` for a block of code;
+- ``FASTLBBNN_TRITON_TILES=tiles.json``, a file that ``fastlbbnn.kernels.tune`` writes, for a
+  process.
+
+``shipped(arch)`` yields every (kernel, tile, dtype) that these tables can choose, with what
+``triton.compile(ASTSource(...))`` needs to compile it without a GPU:
+
+    for item in shipped("sm80"):
+        source = ASTSource(item.kernel, item.signature, item.constexprs, item.attrs)
+        triton.compile(source, target=item.target, options=item.options)
+
+A table maps a kernel to tiles in the order of the batch they are for: ``choose`` takes the first
+whose BM (rows of the batch in a tile) covers the batch, else the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from .shipped import Shipped
+
+
+@dataclass(frozen=True)
+class Tile:
+    """BM rows of the batch, BN rows and BK columns of weights."""
+
+    BM: int
+    BN: int
+    BK: int
+    num_warps: int
+    num_stages: int
+
+    def blocks(self, names: str = "BM BN BK") -> dict[str, int]:
+        return {name: getattr(self, name) for name in names.split()}
+
+    def options(self) -> dict[str, int | bool]:
+        # No fused multiply-add: it would change the noise (see noise.py).
+        return {
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "enable_fp_fusion": False,
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one call runs: its tile, pieces of the reduction (None: by the device's size), staging of
+    sampled weights (None: by the cost model)."""
+
+    tile: Tile
+    splits: int | None = None
+    staged: bool | None = None
+
+
+#: Tables by architecture, kernel and width of an element of x in bytes (2: bfloat16, float16; 4:
+#: float32).
+_AMPERE: dict[str, dict[int, list[Tile]]] = {
+    "gated_linear_fwd": {
+        2: [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        4: [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+    },
+}
+
+TABLES: dict[str, dict[str, dict[int, list[Tile]]]] = {
+    "sm80": _AMPERE,
+    "sm90": _AMPERE,
+    "sm100": _AMPERE,
+    "sm120": _AMPERE,
+    "gfx942": _AMPERE,
+}
+
+
+# --- choice
+# ------------------------------------------------------------------------------------------
+
+
+def architecture(device: torch.device) -> str:
+    """The table for a device. Interpreted kernels on a CPU use Ampere's."""
+    if device.type != "cuda":
+        return "sm80"
+    if torch.version.hip is not None:
+        return "gfx942"
+    major, minor = torch.cuda.get_device_capability(device)
+    if major >= 10:
+        return "sm100" if major == 10 else "sm120"
+    if major == 9:
+        return "sm90"
+    # 8.6 and 8.9 have the shared memory of sm_120, 8.0 and 8.7 more.
+    return "sm80" if minor in (0, 7) else "sm120"
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    """Streaming multiprocessors; 1 where kernels are interpreted."""
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+_pinned: dict[str, Choice] = {}
+
+
+@contextlib.contextmanager
+def pin(**choices: Choice) -> Iterator[None]:
+    """Within this context the named kernels (keys of ``TABLES``) run with these choices.
+
+    For the process, not a thread: autograd runs backward passes on threads of its own.
+    """
+    for name in choices:
+        if name not in TABLES["sm80"]:
+            known = sorted(TABLES["sm80"])
+            raise ValueError(f"{name!r} is not a tuned kernel; expected one of {known}")
+    previous = dict(_pinned)
+    _pinned.update(choices)
+    try:
+        yield
+    finally:
+        _pinned.clear()
+        _pinned.update(previous)
+
+
+def choose(
+    kernel: str, device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]
+) -> Choice:
+    """The choice for a batch of M rows and a layer of N outputs and K inputs."""
+    pinned = _pinned.get(kernel)
+    if pinned is not None:
+        return pinned
+    return _from_tables(kernel, architecture(device), dtype.itemsize, shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _from_tables(kernel: str, arch: str, itemsize: int, shape: tuple[int, int, int]) -> Choice:
+    tuned = _tuned_file().get(f"{arch}/{kernel}/{itemsize}/{shape[0]}x{shape[1]}x{shape[2]}")
+    if tuned is not None:
+        return tuned
+    tiles = TABLES[arch][kernel][itemsize]
+    return Choice(next((t for t in tiles if shape[0] <= t.BM), tiles[-1]))
+
+
+@functools.cache
+def _tuned_file() -> dict[str, Choice]:
+    """The choices of the file that FASTLBBNN_TRITON_TILES names; none without it."""
+    path = os.environ.get("FASTLBBNN_TRITON_TILES")
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            entries = json.load(file)
+        return {
+            key: Choice(Tile(**entry["tile"]), entry["splits"], entry["staged"])
+            for key, entry in entries.items()
+        }
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"FASTLBBNN_TRITON_TILES={path!r} cannot be read ({type(error).__name__}: {error}); "
+            "expected a file that fastlbbnn.kernels.tune wrote, or unset it"
+        ) from error
+
+
+def splits_for(programs: int, steps: int, device: torch.device) -> int:
+    """Pieces to cut a reduction of ``steps`` tiles into, so that the programs fill the device
+    twice.
+
+    At least two tiles a piece: each costs a write and a read of its partial outputs.
+    """
+    wanted = -(-2 * processors(device) // max(programs, 1))
+    return max(1, min(wanted, steps // 2, 32))
+
+
+def shipped(arch: str, variants: tuple[str, ...] | None = None) -> Iterator[Shipped]:
+    """Every (kernel, tile, dtype) of an architecture, ready to compile; see ``shipped.py``."""
+    from . import shipped as listing
+
+    return listing.shipped(arch, variants)
