@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
@@ -27,7 +26,7 @@ from .errors import PtxError
 from .machine import launch
 from .parser import parse
 
-#: Shared memory that a CTA can have on sm_80 (CUDA C++ Programming Guide, technical specifications).
+#: Shared memory that a CTA can have on sm_80 (CUDA C++ Programming Guide).
 _SHARED_LIMIT = 163 * 1024
 
 

@@ -165,8 +165,8 @@ def test_fma_rounds_once():
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(4096).astype(np.float32) for _ in range(2))
     c = (rng.standard_normal(4096) * 2.0 ** rng.integers(-60, 30, 4096)).astype(np.float32)
-    # (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24 lies halfway between two float32: c alone decides, and is too
-    # small for float64 to see.
+    # (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24 lies halfway between two float32: c alone decides, and is
+    # too small for float64 to see.
     a[:2], b[:2], c[:2] = np.float32(1 + 2**-12), np.float32(1 + 2**-12), [2.0**-60, -(2.0**-60)]
     expected = np.array([fmaf(*map(float, v)) for v in zip(a, b, c)], np.float32)
     np.testing.assert_array_equal(types.fma_f32(a, b, c).view(np.uint32), expected.view(np.uint32))
