@@ -1,0 +1,120 @@
+"""The project's kernels, run from their compiled sm_80 PTX, and the command that does it.
+
+    python tests/ptx/kernel_cases.py OUT CASE [CASE ...]      writes {case: results} with torch.save
+
+In a process of its own: Triton must compile there, and a test session may have told it to
+interpret. Cases and their inputs are functions of their names, so that the tests that read the
+results compute the expected values from the same inputs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from helpers import make_parameters
+
+SEED = torch.tensor(-987654321987)
+#: An upstream gradient of the five sums with every entry at work.
+DSUMS = torch.tensor([1.0, 0.3, 0.2, -0.5, 0.7])
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, a batch and how it is computed."""
+
+    batch: int
+    rows: int
+    cols: int
+    precision: str = "fp32"
+    samples: int = 1
+    per_sample: bool = False
+    block: tuple[int, int] = (1, 1)
+    gated: bool = True
+    bias: bool = True
+    hard: bool = False
+    temperature: float = 0.5
+    backward: bool = True
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.precision]
+
+    def parameters(self) -> list[Tensor | None]:
+        made = make_parameters(
+            self.rows, self.cols, block=self.block, gated=self.gated, bias=self.bias
+        )
+        return [None if p is None else p.detach() for p in made]
+
+    def x(self) -> Tensor:
+        g = torch.Generator().manual_seed(5)
+        lead = (self.samples,) if self.per_sample else ()
+        return torch.randn(*lead, self.batch, self.cols, generator=g).to(self.dtype)
+
+    def dy(self) -> Tensor:
+        g = torch.Generator().manual_seed(9)
+        return torch.randn(self.samples, self.batch, self.rows, generator=g).to(self.dtype)
+
+    def draw(self) -> dict:
+        return {
+            "seed": SEED, "samples": self.samples, "block": self.block, "hard": self.hard,
+        }  # fmt: skip
+
+
+#: Rows and columns in multiples of 16 get the wide loads and asynchronous copies that large layers
+#: get; the odd ones get none of them.
+GATED = {
+    "fp32": Case(20, 80, 96),
+    "tf32": Case(20, 80, 96, "tf32"),
+    "bf16": Case(20, 80, 96, "bf16"),
+    "fp16": Case(20, 80, 96, "fp16"),
+    "fp32-odd": Case(9, 41, 43),
+    "bf16-two-samples": Case(7, 48, 64, "bf16", samples=2, per_sample=True),
+    "fp32-blocks": Case(7, 48, 64, samples=2, block=(5, 7)),
+    "fp32-dense": Case(7, 48, 64, gated=False, bias=False),
+    "bf16-staged": Case(300, 48, 64, "bf16", backward=False),
+    "fp32-hard": Case(7, 48, 64, hard=True),
+}
+
+
+def run_gated(case: Case) -> dict[str, Tensor]:
+    from fastlbbnn.kernels import launch
+
+    torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
+    layer = launch.Layer(*case.parameters(), **case.draw(), inv_temperature=1.0 / case.temperature)
+    y, sums = launch.gated_linear_fwd(case.x(), layer)
+    return {"y": y, "sums": sums}
+
+
+def run_noise() -> dict[str, Tensor]:
+    """eps and gates' noise of a tile that starts inside the layer, as the kernels draw them."""
+    from ptx.noise_kernel import draw_noise
+
+    return draw_noise(SEED)
+
+
+def main() -> None:
+    from ptx.driver import emulated_gpu
+
+    out, *names = sys.argv[1:]
+    results = {}
+    for name in names:
+        start = time.perf_counter()
+        with emulated_gpu():
+            results[name] = run_noise() if name == "noise" else run_gated(GATED[name])
+        print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr)
+    torch.save(results, out)
+
+
+if __name__ == "__main__":
+    main()
