@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from fastlbbnn import reference
 from helpers import assert_agrees
 from ptx.kernel_cases import DSUMS, GATED, SEED, Case
+
+from fastlbbnn import reference
 
 pytest.importorskip("triton", reason="the kernels are compiled by Triton (Linux only)")
 

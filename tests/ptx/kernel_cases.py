@@ -14,9 +14,8 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-
 from helpers import make_parameters
+from torch import Tensor
 
 SEED = torch.tensor(-987654321987)
 #: An upstream gradient of the five sums with every entry at work.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
 from fastlbbnn.kernels.noise import gated_tile
+from torch import Tensor
 
 #: Where the tile lies in its layer, and its size.
 FIRST_ROW, FIRST_COL, ROWS, COLS, SAMPLE = 37, 1004, 32, 64, 3
