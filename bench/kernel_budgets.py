@@ -15,8 +15,9 @@ A compilation takes 2 to 20 seconds. Selections:
 
 ci     what the tests compile: on sm80 every tuned kernel, dtype and tile with gates, and every
        elementwise kernel; on the others every tuned kernel in bfloat16 with its largest tile
-table  every tuned kernel, dtype and tile with gates, and every elementwise kernel, everywhere
-full   all variants (dense, blocks, hard gates, staged, split) too: an hour or more
+table  the same everywhere, and in bfloat16 also without gates and with staged weights, which
+       bench/roofline.py reads
+full   all variants (blocks, hard gates, split) too: an hour or more
 
 The figures are of compiled code. Nothing here has run on a GPU.
 """
@@ -79,7 +80,10 @@ def listed(arch: str, selection: str) -> list[int]:
     if selection == "full":
         return list(range(len(items)))
     chosen = [i for i, item in enumerate(items) if item.variant in ("gated", "elementwise")]
-    if selection == "table" or arch == "sm80":
+    if selection == "table":
+        also = [i for i, item in enumerate(items) if item.variant in ("dense", "staged")]
+        return sorted([*chosen, *(i for i in also if items[i].dtype == "bf16")])
+    if arch == "sm80":
         return chosen
     largest: dict[str, int] = {}
     for i in chosen:
