@@ -136,15 +136,17 @@ def _parse_sass(sass: str) -> tuple[list[tuple[int, str, str]], dict[str, int]]:
 
 def _main_loop(code: list[tuple[int, str, str]], labels: dict[str, int]) -> tuple[int, int]:
     """First and last address of the innermost loop with the matrix product, or the longest loop."""
-    loops = []
+    with_products, others = [], []
     for address, opcode, operands in code:
         target = re.search(r"\((\.L_\w+)\)", operands)
         if opcode.startswith("BRA") and target and labels.get(target[1], address) < address:
-            body = [n for a, n, _ in code if labels[target[1]] <= a <= address]
-            products = sum(unit(n) == "tensor" for n in body)
-            length = -len(body) if products else len(body)
-            loops.append((products, length, labels[target[1]], address))
-    return max(loops)[2:] if loops else (1, 0)
+            start = labels[target[1]]
+            body = [n for a, n, _ in code if start <= a <= address]
+            products = any(unit(n) == "tensor" for n in body)
+            (with_products if products else others).append((len(body), start, address))
+    if with_products:
+        return min(with_products)[1:]
+    return max(others)[1:] if others else (1, 0)
 
 
 # --- AMD -----------------------------------------------------------------------------------------

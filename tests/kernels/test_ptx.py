@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import assert_agrees
-from ptx.kernel_cases import DSUMS, GATED, SEED, Case
+from ptx.kernel_cases import DSUMS, GATED, GRADIENTS, SEED, Case
 
 from fastlbbnn import reference
 
@@ -23,7 +23,6 @@ pytest.importorskip("triton", reason="the kernels are compiled by Triton (Linux 
 TESTS = Path(__file__).parents[1]
 #: Half the distance of neighbouring numbers, relative: rounding to the nearest.
 UNIT = {"fp16": 2.0**-11, "bf16": 2.0**-8, "tf32": 2.0**-10, "fp32": 2.0**-24}
-NAMES = ("dkappa", "drho", "domega", "dbias_kappa", "dbias_rho")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def expected(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     given = [None if p is None else p.to(dtype).requires_grad_() for p in case.parameters()]
     y, sums = reference.gated_linear(x, *given, temperature=case.temperature, **case.draw())
     scalar = (y * case.dy().to(dtype)).sum() + (sums * DSUMS.to(dtype)).sum()
-    present = [(n, p) for n, p in zip(NAMES, given) if p is not None]
+    present = [(n, p) for n, p in zip(GRADIENTS, given) if p is not None]
     grads = torch.autograd.grad(scalar, [x, *(p for _, p in present)])
     named = dict(zip(["dx", *(n for n, _ in present)], grads))
     return {"y": y.detach(), "sums": sums.detach(), **named}
@@ -106,6 +105,37 @@ def test_gated_linear_forward(results, name):
     else:
         x = case.x().double()
         assert_product("y", case, got["y"], exact["y"], x, weights(case).transpose(1, 2))
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_gated_linear_parameter_gradients(results, name):
+    """Products of given numbers, summed in float32, so that plain float32 is the measure.
+
+    tf32 cuts both factors: dw = dy' x is off by 2 u |dy|' |x| at most, and every gradient is dw
+    times something plus what comes from the sums; cancellation makes that larger relative to dw.
+    """
+    case, got = GATED[name], results[name]
+    exact, plain = expected(case, torch.float64), expected(case, torch.float32)
+    extra = 0.0
+    if case.precision == "tf32":
+        dy, x = case.dy()[0].double(), case.x().double()
+        extra = 2.0 * UNIT["tf32"] * ((dy.abs().T @ x.abs()).norm() / (dy.T @ x).norm()).item()
+    for gradient in (g for g in GRADIENTS if g in exact):
+        assert_agrees(gradient, got[gradient], plain[gradient], exact[gradient], extra)
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_gated_linear_input_gradient(results, name):
+    case, got = GATED[name], results[name]
+    exact, plain = expected(case, torch.float64), expected(case, torch.float32)
+    if case.precision == "fp32":
+        assert_agrees("dx", got["dx"], plain["dx"], exact["dx"])
+        return
+    w, dy = weights(case), case.dy().double()
+    if not case.per_sample:
+        # One x for all samples: one product over samples and outputs.
+        w, dy = w.flatten(0, 1), dy.transpose(0, 1).flatten(1)
+    assert_product("dx", case, got["dx"], exact["dx"], dy, w)
 
 
 def test_noise_bits(results):

@@ -15,10 +15,11 @@ What hardware leaves open, and what is done here: ``*.approx`` and ``div.full`` 
 nearest to the exact value; an mma sums its products in float64 and rounds once; undefined registers
 and shared memory that nobody wrote hold a NaN pattern.
 
-What it refuses: an instruction that it does not know, an access outside every array or that is not
-aligned, a warp-wide instruction with part of the warp, a barrier that not all threads reach, a read
-or write of shared memory that no barrier separates from another warp's write, and global memory
-that one CTA writes and another uses.
+What it refuses: an instruction that it does not know, a float addition or multiplication that the
+assembler may fuse (no ``.rn``), an access outside every array or that is not aligned, a warp-wide
+instruction with part of the warp, a barrier that not all threads reach, a read or write of shared
+memory that no barrier separates from another warp's write, and global memory that one CTA writes
+and another uses.
 
 What it cannot show: what ptxas makes of the PTX, timing, and anything about caches.
 """

@@ -6,9 +6,18 @@ import numpy as np
 
 from . import types
 from .compiler import Compiler, Step, handles, only, unknown, value_type
+from .errors import PtxError
 from .parser import Immediate, Instruction
 
 _WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
+
+
+def _rounds_on_its_own(instruction: Instruction) -> None:
+    """Without .rn the assembler may fuse multiplications and additions: no one result is right."""
+    if value_type(instruction) not in ("f32", "f64"):
+        raise unknown(instruction)
+    if "rn" not in instruction.modifiers:
+        raise PtxError(f"the assembler may fuse this, its rounding is open: {instruction.text}")
 
 
 def _simple(table: dict[str, object]):
@@ -17,8 +26,8 @@ def _simple(table: dict[str, object]):
     def handler(compiler: Compiler, instruction: Instruction) -> Step:
         only(instruction, "rn", "ftz", "lo")
         kind = value_type(instruction)
-        if types.is_float(kind) and kind not in ("f32", "f64"):
-            raise unknown(instruction)
+        if types.is_float(kind):
+            _rounds_on_its_own(instruction)
         inputs = (kind,) * (len(instruction.operands) - 1)
         return compiler.elementwise(instruction, table[instruction.opcode], inputs, kind)
 
@@ -57,7 +66,9 @@ def multiply(compiler: Compiler, instruction: Instruction) -> Step:
         )
     if "hi" in instruction.modifiers:
         return compiler.elementwise(instruction, _high_product(kind), (kind, kind), kind)
-    if kind not in ("f32", "f64") and "lo" not in instruction.modifiers:
+    if types.is_float(kind):
+        _rounds_on_its_own(instruction)
+    elif "lo" not in instruction.modifiers:
         raise unknown(instruction)
     return compiler.elementwise(instruction, np.multiply, (kind, kind), kind)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from helpers import make_parameters
@@ -20,6 +20,7 @@ from torch import Tensor
 SEED = torch.tensor(-987654321987)
 #: An upstream gradient of the five sums with every entry at work.
 DSUMS = torch.tensor([1.0, 0.3, 0.2, -0.5, 0.7])
+GRADIENTS = ("dkappa", "drho", "domega", "dbias_kappa", "dbias_rho")
 DTYPES = {
     "fp32": torch.float32,
     "tf32": torch.float32,
@@ -43,7 +44,10 @@ class Case:
     bias: bool = True
     hard: bool = False
     temperature: float = 0.5
-    backward: bool = True
+    #: Whether sampled weights are staged, and in how many pieces a reduction is cut; None: as the
+    #: tables say.
+    staged: bool | None = None
+    splits: int | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -81,18 +85,34 @@ GATED = {
     "bf16-two-samples": Case(7, 48, 64, "bf16", samples=2, per_sample=True),
     "fp32-blocks": Case(7, 48, 64, samples=2, block=(5, 7)),
     "fp32-dense": Case(7, 48, 64, gated=False, bias=False),
-    "bf16-staged": Case(300, 48, 64, "bf16", backward=False),
+    "bf16-staged-split": Case(40, 80, 96, "bf16", staged=True, splits=2),
     "fp32-hard": Case(7, 48, 64, hard=True),
 }
 
 
 def run_gated(case: Case) -> dict[str, Tensor]:
-    from fastlbbnn.kernels import launch
+    """y, sums and all gradients, through the functions that launch the kernels on a GPU."""
+    from fastlbbnn.kernels import configs, launch, launch_backward
 
     torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
-    layer = launch.Layer(*case.parameters(), **case.draw(), inv_temperature=1.0 / case.temperature)
-    y, sums = launch.gated_linear_fwd(case.x(), layer)
-    return {"y": y, "sums": sums}
+    parameters, x, dy = case.parameters(), case.x(), case.dy()
+    layer = launch.Layer(*parameters, **case.draw(), inv_temperature=1.0 / case.temperature)
+    sinks = launch_backward.Sinks.gradients(parameters)
+    shape = (case.batch, case.rows, case.cols)
+    pinned = {
+        name: replace(
+            configs.choose(name, x.device, case.dtype, shape),
+            staged=case.staged,
+            splits=case.splits,
+        )
+        for name in ("gated_linear_fwd", "gated_linear_bwd_input")
+    }
+    with configs.pin(**pinned):
+        y, sums = launch.gated_linear_fwd(x, layer)
+        dx = launch_backward.gated_linear_bwd(dy, DSUMS, x, layer, True, sinks)
+    grads = sinks.tensors(x)
+    named = {name: g for name, g, p in zip(GRADIENTS, grads, parameters) if p is not None}
+    return {"y": y, "sums": sums, "dx": dx, **named}
 
 
 def run_noise() -> dict[str, Tensor]:

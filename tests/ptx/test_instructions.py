@@ -296,6 +296,8 @@ def test_vector_loads_must_be_aligned():
     [
         ("frobnicate.b32 %r1, %r2;", r"unknown instruction: frobnicate\.b32 %r1, %r2"),
         ("add.rz.f32 %r1, %r2, %r3;", r"unknown instruction: add\.rz\.f32"),
+        ("add.f32 %r1, %r2, %r3;", r"may fuse this, its rounding is open: add\.f32"),
+        ("mul.ftz.f32 %r1, %r2, %r3;", "may fuse this"),
         ("fma.rn.f64 %rd1, %rd2, %rd3, %rd4;", r"unknown instruction: fma\.rn\.f64"),
         ("atom.global.add.u32 %r1, [%rd1], 1;", "unknown instruction: atom"),
         ("setp.lt.u32 %p1, %r0, 8; @%p1 bar.sync 0;", "barrier"),
