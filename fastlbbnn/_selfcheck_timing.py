@@ -16,14 +16,14 @@ from . import functional
 Row = dict[str, Any]
 
 
-def _parameters(rows: int, cols: int, device: torch.device) -> list[Tensor]:
+def _parameters(rows: int, cols: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
     g = torch.Generator().manual_seed(0)
     values = [
         torch.randn(rows, cols, generator=g) * 0.05,
         torch.randn(rows, cols, generator=g) * 0.1 - 5.0,
         torch.randn(rows, cols, generator=g),
     ]
-    return [v.to(device).requires_grad_() for v in values]
+    return [v.to(device, dtype).requires_grad_() for v in values]
 
 
 def naive_layer(x: Tensor, kappa: Tensor, rho: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,14 +34,14 @@ def naive_layer(x: Tensor, kappa: Tensor, rho: Tensor, omega: Tensor) -> tuple[T
     w = gate * (kappa + tau * torch.randn_like(tau))
     entropy = alpha * torch.log(alpha) + (1 - alpha) * torch.log1p(-alpha)
     slab = alpha * 0.5 * (kappa**2 + tau**2 - 2 * torch.log(tau) - 1)
-    return x @ w.to(x.dtype).T, entropy.sum() + slab.sum()
+    return x @ w.T, entropy.sum() + slab.sum()
 
 
 def variants(
     device: torch.device, dtype: torch.dtype, batch: int, width: int, backend: str, compiled: bool
 ) -> dict[str, Callable[[], None]]:
     """Name -> forward and backward of one square layer."""
-    parameters = _parameters(width, width, device)
+    parameters = _parameters(width, width, device, dtype)
     x = torch.randn(batch, width, device=device, dtype=dtype)
     dy = torch.randn(batch, width, device=device, dtype=dtype)
     weight = parameters[0]
@@ -68,7 +68,7 @@ def variants(
         return y, sums.sum()
 
     def dense():
-        return x @ weight.to(dtype).T, weight.new_zeros((), requires_grad=True) * 1.0
+        return x @ weight.T, weight.new_zeros((), requires_grad=True) * 1.0
 
     found = {
         "dense": train(dense, [weight]),
@@ -86,7 +86,7 @@ def variants(
 def least_bytes(name: str, batch: int, width: int, dtype: torch.dtype) -> int:
     """What a pass must move: parameters in twice (forward, backward), gradients, x, y, dy, dx."""
     tensors = 1 if name == "dense" else 2 if name.endswith("no gates") else 3
-    return 3 * tensors * 4 * width**2 + 4 * batch * width * dtype.itemsize
+    return (3 * tensors * width**2 + 4 * batch * width) * dtype.itemsize
 
 
 def _seconds(step: Callable[[], None], device: torch.device, budget: float) -> float:

@@ -22,7 +22,9 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ import torch
 
 from . import __version__
 from ._files import replace_file
+from .backends import BACKENDS
 
 #: Why a precision is left out under Triton's interpreter.
 _INTERPRETER_GAPS = {
@@ -110,8 +113,6 @@ def plan(
     args: argparse.Namespace, device: torch.device
 ) -> tuple[list[tuple[str, torch.device]], dict]:
     """(backend, device) pairs to check, and backends that are not, with the reason."""
-    from .backends import BACKENDS
-
     devices = (
         [device] if args.device != "auto" or device.type == "cpu" else [device, torch.device("cpu")]
     )
@@ -240,27 +241,52 @@ def print_report(report: dict[str, Any]) -> None:
         )
 
 
+def interpreted_report(args: argparse.Namespace) -> dict[str, Any]:
+    """The report on the Triton kernels in Triton's interpreter, from a process of its own.
+
+    Triton decides when the kernels are imported whether they are interpreted, and serves CPU tensors
+    then, in the place of the C++ kernels.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "report.json"
+        command = [
+            sys.executable, "-m", "fastlbbnn.selfcheck", "--device", "cpu", "--backend", "triton",
+            "--json", str(out), *(["--quick"] if args.quick else []),
+        ]  # fmt: skip
+        environment = {**os.environ, "TRITON_INTERPRET": "1"}
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
+        if out.exists():
+            return json.loads(out.read_text())
+    failure = {
+        "backend": "triton", "device": "cpu", "op": "all", "what": "interpreted", "precision": "",
+        "shape": [], "ok": False, "worst": None, "where": "the process of the interpreter died",
+    }  # fmt: skip
+    return {"checks": [failure], "skipped": {}, "notes": []}
+
+
 def main(argv: list[str] | None = None) -> int:
     args = _arguments(argv)
     has_gpu = torch.cuda.is_available() and args.device != "cpu"
     device = torch.device("cuda" if has_gpu else "cpu")
-    if not has_gpu:
-        # Read when the kernels are imported, which the modules below do.
-        os.environ["TRITON_INTERPRET"] = "1"
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-
     report: dict[str, Any] = {
-        "machine": describe_machine(device), "interpreted": interpreted, "quick": args.quick,
+        "machine": describe_machine(device), "interpreted": not has_gpu, "quick": args.quick,
     }  # fmt: skip
     about = report["machine"]
     print(f"fastlbbnn {__version__}, torch {torch.__version__}, on {about['device']}")
     pairs, report["skipped"] = plan(args, device)
-    if interpreted and any(backend == "triton" for backend, _ in pairs):
+    report["checks"], report["notes"] = run_checks(pairs, interpreted, args.quick)
+    wanted = "triton" in (args.backend or BACKENDS) and "triton" in about
+    if not has_gpu and not interpreted and wanted:
         print(
             "No GPU: the Triton kernels run in Triton's interpreter. Their arithmetic is checked; "
             "their timings would mean nothing and are not taken."
         )
-    report["checks"], report["notes"] = run_checks(pairs, interpreted, args.quick)
+        child = interpreted_report(args)
+        report["checks"] += child["checks"]
+        report["notes"] += child["notes"]
+        report["skipped"].pop("triton", None)
+        report["skipped"].update({k: v for k, v in child["skipped"].items() if k == "triton"})
     report["timings"] = None if args.quick else run_timings(args, pairs, interpreted)
     # On a GPU the point is to see its kernels run.
     missing = has_gpu and "triton" in report["skipped"] and not args.backend
