@@ -61,23 +61,63 @@ class Tile:
 @dataclass(frozen=True)
 class Choice:
     """How one call runs: its tile, pieces of the reduction (None: by the device's size), staging of
-    sampled weights (None: by the cost model)."""
+    sampled weights (None: by the cost model; the tile is then that of the kernel's "_staged")."""
 
     tile: Tile
     splits: int | None = None
     staged: bool | None = None
 
 
-#: Tables by architecture, kernel and width of an element of x in bytes (2: bfloat16, float16; 4:
-#: float32).
-_AMPERE: dict[str, dict[int, list[Tile]]] = {
+Table = dict[str, dict[str, list[Tile]]]
+
+# By kernel and kind of product: "half" (bfloat16, float16), "tf32", "fp32" (strict, without tensor
+# cores). What bounds a tile that samples is registers: 64 x 32 weights on 8 warps leave a thread
+# eight weights in flight, and with the accumulators of the outputs and of the sums close to all 255
+# registers. Larger tiles spill.
+_AMPERE: Table = {
     "gated_linear_fwd": {
-        2: [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
-        4: [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "half": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "tf32": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "fp32": [Tile(16, 64, 32, 8, 2), Tile(32, 64, 32, 8, 2)],
+    },
+    "gated_linear_fwd_staged": {
+        "half": [Tile(128, 128, 32, 8, 3)],
+        "tf32": [Tile(128, 128, 32, 8, 3)],
+        "fp32": [Tile(64, 64, 32, 8, 2)],
+    },
+    "gated_linear_bwd_input": {
+        "half": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+        "tf32": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+        "fp32": [Tile(16, 32, 64, 8, 2), Tile(32, 32, 32, 8, 2)],
+    },
+    "gated_linear_bwd_input_staged": {
+        "half": [Tile(128, 32, 128, 8, 3)],
+        "tf32": [Tile(128, 32, 128, 8, 3)],
+        "fp32": [Tile(64, 32, 64, 8, 2)],
+    },
+    "gated_linear_bwd_params": {
+        "half": [Tile(32, 64, 32, 8, 3)],
+        "tf32": [Tile(32, 64, 32, 8, 2)],
+        "fp32": [Tile(32, 64, 32, 8, 2)],
+    },
+    "local_linear_fwd": {
+        "half": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "tf32": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "fp32": [Tile(16, 64, 32, 8, 2), Tile(32, 64, 32, 8, 2)],
+    },
+    "local_linear_bwd_input": {
+        "half": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+        "tf32": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+        "fp32": [Tile(16, 32, 64, 8, 2), Tile(32, 32, 32, 8, 2)],
+    },
+    "local_linear_bwd_params": {
+        "half": [Tile(32, 64, 32, 8, 2)],
+        "tf32": [Tile(32, 64, 32, 8, 2)],
+        "fp32": [Tile(32, 64, 32, 8, 2)],
     },
 }
 
-TABLES: dict[str, dict[str, dict[int, list[Tile]]]] = {
+TABLES: dict[str, Table] = {
     "sm80": _AMPERE,
     "sm90": _AMPERE,
     "sm100": _AMPERE,
@@ -135,6 +175,13 @@ def pin(**choices: Choice) -> Iterator[None]:
         _pinned.update(previous)
 
 
+def precision(dtype: torch.dtype) -> str:
+    """How float32 products are computed: by torch's own switch, exactly unless TF32 is allowed."""
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return "ieee"
+
+
 def choose(
     kernel: str, device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]
 ) -> Choice:
@@ -142,15 +189,16 @@ def choose(
     pinned = _pinned.get(kernel)
     if pinned is not None:
         return pinned
-    return _from_tables(kernel, architecture(device), dtype.itemsize, shape)
+    kind = "half" if dtype.itemsize == 2 else "fp32" if precision(dtype) == "ieee" else "tf32"
+    return _from_tables(kernel, architecture(device), kind, shape)
 
 
 @functools.lru_cache(maxsize=4096)
-def _from_tables(kernel: str, arch: str, itemsize: int, shape: tuple[int, int, int]) -> Choice:
-    tuned = _tuned_file().get(f"{arch}/{kernel}/{itemsize}/{shape[0]}x{shape[1]}x{shape[2]}")
+def _from_tables(kernel: str, arch: str, kind: str, shape: tuple[int, int, int]) -> Choice:
+    tuned = _tuned_file().get(f"{arch}/{kernel}/{kind}/{shape[0]}x{shape[1]}x{shape[2]}")
     if tuned is not None:
         return tuned
-    tiles = TABLES[arch][kernel][itemsize]
+    tiles = TABLES[arch][kernel][kind]
     return Choice(next((t for t in tiles if shape[0] <= t.BM), tiles[-1]))
 
 

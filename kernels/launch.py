@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .configs import Choice, Tile, choose, splits_for
+from .configs import Choice, Tile, choose, precision, splits_for
 from .gated_linear import (
     _finish_outputs_kernel,
     _gated_linear_fwd_kernel,
@@ -37,11 +37,9 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def precision(dtype: torch.dtype) -> str:
-    """How float32 products are computed: by torch's own switch, exactly unless TF32 is allowed."""
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        return "tf32"
-    return "ieee"
+def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory that a kernel writes: all of it goes through here, so that tests can fence it in."""
+    return torch.empty(shape, dtype=dtype, device=device)
 
 
 @dataclass
@@ -53,7 +51,7 @@ class Layer:
     omega: Tensor | None
     bias_kappa: Tensor | None
     bias_rho: Tensor | None
-    seed: Tensor
+    seed: Tensor | None = None  # None: nothing is drawn
     samples: int = 1
     block: tuple[int, int] = (1, 1)
     inv_temperature: float = 1.0
@@ -64,6 +62,8 @@ class Layer:
             t = getattr(self, name)
             if t is not None:
                 setattr(self, name, t.detach().contiguous())
+        if self.seed is None:
+            self.seed = torch.empty(1, dtype=torch.int64, device=self.device)
         self.N, self.K = self.kappa.shape
         self.grid = (cdiv(self.N, self.block[0]), cdiv(self.K, self.block[1]))
         # Numbers of posterior.py.
@@ -78,7 +78,7 @@ class Layer:
         return self.kappa if t is None else t
 
     def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=self.device)
+        return allocate(shape, dtype, self.device)
 
     def indicator_arguments(self) -> tuple:
         return (*self.grid, *self.block, self.inv_temperature)
@@ -146,11 +146,17 @@ def kl_sums_fwd(layer: Layer) -> Tensor:
     return finish_sums(layer, partials, block_partials)
 
 
-def is_staged(choice: Choice, layer: Layer, batch: int) -> bool:
-    """Whether sampled weights are kept in a workspace for further tiles of the batch."""
-    if choice.staged is not None:
-        return choice.staged
-    return (cdiv(batch, choice.tile.BM) - 1) * layer.samples * layer.N * layer.K > STAGE_FROM
+def plan(kernel: str, layer: Layer, dtype: torch.dtype, batch: int) -> tuple[Choice, bool]:
+    """The choice for a product with sampled weights, and whether these are staged (see above)."""
+    shape = (batch, layer.N, layer.K)
+    choice = choose(kernel, layer.device, dtype, shape)
+    staged = choice.staged
+    if staged is None:
+        again = cdiv(batch, choice.tile.BM) - 1
+        staged = again * layer.samples * layer.N * layer.K > STAGE_FROM
+    if staged:
+        choice = choose(f"{kernel}_staged", layer.device, dtype, shape)
+    return choice, staged
 
 
 def gated_linear_fwd(x: Tensor, layer: Layer, relu: bool = False) -> tuple[Tensor, Tensor]:
@@ -160,10 +166,9 @@ def gated_linear_fwd(x: Tensor, layer: Layer, relu: bool = False) -> tuple[Tenso
     y = layer.new(S, M, N, dtype=x.dtype)
     if y.numel() == 0:
         return y, kl_sums_fwd(layer)
-    choice = choose("gated_linear_fwd", layer.device, x.dtype, (M, N, K))
+    choice, staged = plan("gated_linear_fwd", layer, x.dtype, M)
     tile = choice.tile
     gates, block_partials = block_gates(layer, draw=True)
-    staged = is_staged(choice, layer, M)
     # Rows of weights that go through the workspace at a time, a multiple of the tile.
     slab = N
     if staged:
