@@ -13,11 +13,13 @@ says what broke, if one kernel
 
 A compilation takes 2 to 20 seconds. Selections:
 
-ci     what the tests compile: on sm80 every tuned kernel, dtype and tile with gates, and every
-       elementwise kernel; on the others every tuned kernel in bfloat16 with its largest tile
-table  the same everywhere, and in bfloat16 also without gates and with staged weights, which
-       bench/roofline.py reads
-full   all variants (blocks, hard gates, split) too: an hour or more
+ci     what the tests compile: on sm80 every tuned kernel and elementwise kernel, in bfloat16 with
+       every tile and in float32 and tf32 with the largest; on the others every tuned kernel in
+       bfloat16 with its largest tile
+table  everywhere, every tuned kernel and tile in bfloat16, tf32 and float32, the elementwise
+       kernels, and in bfloat16 also the kernels without gates (bench/roofline.py reads this)
+full   float16 (whose figures differ from bfloat16's by next to nothing) and all variants (blocks,
+       hard gates, split, Adam) too: an hour or more
 
 The figures are of compiled code. Nothing here has run on a GPU.
 """
@@ -79,17 +81,25 @@ def listed(arch: str, selection: str) -> list[int]:
     items = list(shipped(arch))
     if selection == "full":
         return list(range(len(items)))
-    chosen = [i for i, item in enumerate(items) if item.variant in ("gated", "elementwise")]
+    largest: dict[tuple[str, str], int] = {}
+    main, dense = [], []
+    for i, item in enumerate(items):
+        if item.variant in ("gated", "staged", "elementwise") and item.dtype != "fp16":
+            main.append(i)
+            # Tiles are listed from the smallest batch to the largest.
+            largest[item.name, _precision(item)] = i
+        elif item.variant == "dense" and item.dtype == "bf16":
+            dense.append(i)
     if selection == "table":
-        also = [i for i, item in enumerate(items) if item.variant in ("dense", "staged")]
-        return sorted([*chosen, *(i for i in also if items[i].dtype == "bf16")])
+        return sorted([*main, *dense])
     if arch == "sm80":
-        return chosen
-    largest: dict[str, int] = {}
-    for i in chosen:
-        if items[i].has_dot and items[i].dtype == "bf16":
-            largest[items[i].name] = i  # tiles are listed from the smallest batch to the largest
-    return list(largest.values())
+        return [i for i in main if items[i].dtype == "bf16" or i in largest.values()]
+    return [i for i in largest.values() if items[i].dtype == "bf16"]
+
+
+def _precision(item) -> str:
+    """bf16, fp16, tf32, or fp32 for strict float32."""
+    return item.dtype if item.precision == "ieee" else item.precision
 
 
 def compile_row(arch: str, index: int) -> Row:
@@ -108,7 +118,7 @@ def compile_row(arch: str, index: int) -> Row:
         "arch": arch,
         "kernel": item.name,
         "variant": item.variant,
-        "dtype": item.dtype if item.precision == "ieee" else item.precision,
+        "dtype": _precision(item),
         "tile": f"{tile.BM}x{tile.BN}x{tile.BK} w{tile.num_warps} s{tile.num_stages}",
         "warps": tile.num_warps,
         "block": [tile.BM, tile.BN, tile.BK],

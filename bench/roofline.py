@@ -125,7 +125,7 @@ def product_with_weights(
         sample = find(budgets, gpu, "gated_weights", "elementwise")
         programs = math.ceil(width / sample["block"][1]) * math.ceil(width / sample["block"][2])
         kernels.append(Work(parameters, 0.0, instructions(sample, programs, 1.0)))
-        row = find(budgets, gpu, kernel, "staged", batch)
+        row = find(budgets, gpu, f"{kernel}_staged", "staged", batch)
     outer_axis = 3 - loop_axis
     outer = math.ceil(width / row["block"][outer_axis])
     trips = math.ceil(width / row["block"][loop_axis])

@@ -99,9 +99,12 @@ class _Plain:
     """The reference with products in the precision of x and all else in float32."""
 
     @staticmethod
-    def gated_linear(
-        x, kappa, rho, omega, bias_kappa, bias_rho, *, seed, samples, block, **options
-    ):
+    def kl_sums(*parameters, block):
+        return reference.kl_sums(*map(_float, parameters), block=block)
+
+    @staticmethod
+    def gated_linear(x, *parameters, seed, samples, block, **options):
+        kappa, rho, omega, bias_kappa, bias_rho = map(_float, parameters)
         outputs = []
         for s in range(samples):
             w = reference.sample_weights(

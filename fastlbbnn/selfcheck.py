@@ -244,8 +244,8 @@ def print_report(report: dict[str, Any]) -> None:
 def interpreted_report(args: argparse.Namespace) -> dict[str, Any]:
     """The report on the Triton kernels in Triton's interpreter, from a process of its own.
 
-    Triton decides when the kernels are imported whether they are interpreted, and serves CPU tensors
-    then, in the place of the C++ kernels.
+    Triton decides when the kernels are imported whether they are interpreted; they then serve CPU
+    tensors, in the place of the C++ kernels.
     """
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "report.json"

@@ -98,21 +98,27 @@ def run_gated(case: Case) -> dict[str, Tensor]:
     parameters, x, dy = case.parameters(), case.x(), case.dy()
     layer = launch.Layer(*parameters, **case.draw(), inv_temperature=1.0 / case.temperature)
     sinks = launch_backward.Sinks.gradients(parameters)
-    shape = (case.batch, case.rows, case.cols)
-    pinned = {
-        name: replace(
-            configs.choose(name, x.device, case.dtype, shape),
-            staged=case.staged,
-            splits=case.splits,
-        )
-        for name in ("gated_linear_fwd", "gated_linear_bwd_input")
-    }
-    with configs.pin(**pinned):
+    with configs.pin(**_pinned(case)):
         y, sums = launch.gated_linear_fwd(x, layer)
         dx = launch_backward.gated_linear_bwd(dy, DSUMS, x, layer, True, sinks)
     grads = sinks.tensors(x)
     named = {name: g for name, g, p in zip(GRADIENTS, grads, parameters) if p is not None}
     return {"y": y, "sums": sums, "dx": dx, **named}
+
+
+def _pinned(case: Case) -> dict:
+    """The tables' tiles, with the staging and the pieces that the case asks for."""
+    from fastlbbnn.kernels import configs
+
+    shape = (case.batch, case.rows, case.cols)
+    return {
+        name + kind: replace(
+            configs.choose(name + kind, torch.device("cpu"), case.dtype, shape),
+            staged=case.staged, splits=case.splits,
+        )
+        for name in ("gated_linear_fwd", "gated_linear_bwd_input")
+        for kind in ("", "_staged")
+    }  # fmt: skip
 
 
 def run_noise() -> dict[str, Tensor]:
