@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import assert_agrees
-from ptx.kernel_cases import DSUMS, GATED, GRADIENTS, SEED, Case
+from ptx.kernel_cases import DSUMS, GATED, GRADIENTS, LOCAL, SEED, Case
 
 from fastlbbnn import reference
 
@@ -31,7 +31,7 @@ def results(tmp_path_factory) -> dict:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (TESTS, *sys.path)))
     environment["OMP_NUM_THREADS"] = "1"
-    names = [*GATED, "noise"]
+    names = [*GATED, *LOCAL, "noise"]
     script = TESTS / "ptx" / "kernel_cases.py"
     running = []
     for part in range(2):
@@ -47,11 +47,14 @@ def results(tmp_path_factory) -> dict:
     return found
 
 
-def expected(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def expected(case: Case, dtype: torch.dtype, local: bool = False) -> dict[str, torch.Tensor]:
     """Outputs, sums and gradients of <y, dy> + <sums, dsums> by the reference."""
     x = case.x().to(dtype).requires_grad_()
     given = [None if p is None else p.to(dtype).requires_grad_() for p in case.parameters()]
-    y, sums = reference.gated_linear(x, *given, temperature=case.temperature, **case.draw())
+    if local:
+        y, sums = reference.local_linear(x, *given, seed=SEED, samples=case.samples)
+    else:
+        y, sums = reference.gated_linear(x, *given, temperature=case.temperature, **case.draw())
     scalar = (y * case.dy().to(dtype)).sum() + (sums * DSUMS.to(dtype)).sum()
     present = [(n, p) for n, p in zip(GRADIENTS, given) if p is not None]
     grads = torch.autograd.grad(scalar, [x, *(p for _, p in present)])
@@ -136,6 +139,35 @@ def test_gated_linear_input_gradient(results, name):
         # One x for all samples: one product over samples and outputs.
         w, dy = w.flatten(0, 1), dy.transpose(0, 1).flatten(1)
     assert_product("dx", case, got["dx"], exact["dx"], dy, w)
+
+
+def test_local_linear_in_float32(results):
+    case, got = LOCAL["local-fp32"], results["local-fp32"]
+    exact, plain = (expected(case, dtype, local=True) for dtype in (torch.float64, torch.float32))
+    for name in exact:
+        assert_agrees(name, got[name], plain[name], exact[name])
+
+
+def test_local_linear_forward_in_bfloat16(results):
+    """y = mean + std eps, off by less than
+
+        u |x| |mean_w| + 3 u / 2 std |eps| + u |y| + (K 2^-24 + 2^-15) (|x| |mean_w| + std |eps|)
+
+    the rounding of the mean's weights; half that of x^2 and of the variance's weights (of a square
+    root) and, once more, of a variance that is summed from rounded numbers; the rounding of the
+    result; and what float32 does.
+    """
+    case, got = LOCAL["local-bf16"], results["local-bf16"]
+    exact = expected(case, torch.float64, local=True)
+    kappa, _, omega, bias, _ = (p.double() for p in case.parameters())
+    mean_w, x, u = torch.sigmoid(omega) * kappa, case.x().double(), UNIT["bf16"]
+    drawn = (exact["y"] - (x @ mean_w.T + bias)).abs()  # std |eps|
+    scale = x.abs() @ mean_w.abs().T
+    allowed = u * scale + 1.5 * u * drawn + u * exact["y"].abs()
+    allowed = allowed + (case.cols * 2.0**-24 + 2.0**-15) * (scale + drawn + bias.abs())
+    worst = ((got["y"].double() - exact["y"]).abs() / allowed).max().item()
+    assert worst <= 1.0, f"error {worst:.2f} times the bound"
+    assert_agrees("sums", got["sums"], expected(case, torch.float32, True)["sums"], exact["sums"])
 
 
 def test_noise_bits(results):

@@ -116,9 +116,24 @@ def multiply_add(compiler: Compiler, instruction: Instruction) -> Step:
 @handles("fma")
 def fused_multiply_add(compiler: Compiler, instruction: Instruction) -> Step:
     only(instruction, "rn", "ftz")
-    if value_type(instruction) != "f32" or "rn" not in instruction.modifiers:
+    kind = value_type(instruction)
+    if "rn" not in instruction.modifiers or kind not in ("f32", "bf16", "bf16x2"):
         raise unknown(instruction)
-    return compiler.elementwise(instruction, types.fma_f32, ("f32",) * 3, "f32")
+    if kind == "bf16x2":
+        return compiler.elementwise(instruction, _in_halves(types.fma_bf16), (kind,) * 3, kind)
+    compute = types.fma_f32 if kind == "f32" else types.fma_bf16
+    return compiler.elementwise(instruction, compute, (kind,) * 3, kind)
+
+
+def _in_halves(compute):
+    """An operation on 16 bits, for both halves of 32."""
+
+    def both(*values):
+        low = compute(*((v & np.uint32(0xFFFF)).astype(np.uint16) for v in values))
+        high = compute(*((v >> np.uint32(16)).astype(np.uint16) for v in values))
+        return (high.astype(np.uint32) << np.uint32(16)) | low
+
+    return both
 
 
 @handles("div", "rem")

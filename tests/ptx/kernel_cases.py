@@ -106,6 +106,22 @@ def run_gated(case: Case) -> dict[str, Tensor]:
     return {"y": y, "sums": sums, "dx": dx, **named}
 
 
+#: The same for the estimator that draws activations.
+LOCAL = {"local-fp32": Case(20, 80, 96), "local-bf16": Case(20, 80, 96, "bf16")}
+
+
+def run_local(case: Case) -> dict[str, Tensor]:
+    from fastlbbnn.kernels import launch, launch_backward, launch_local
+
+    torch.set_float32_matmul_precision("highest")
+    parameters, x = case.parameters(), case.x()
+    layer = launch.Layer(*parameters, seed=SEED, samples=case.samples)
+    sinks = launch_backward.Sinks.gradients(parameters)
+    y, sums, ratio = launch_local.local_linear_fwd(x, layer)
+    dx = launch_local.local_linear_bwd(case.dy(), DSUMS, x, layer, ratio, True, sinks)
+    return {"y": y, "sums": sums, "dx": dx, **dict(zip(GRADIENTS, sinks.tensors(x)))}
+
+
 def _pinned(case: Case) -> dict:
     """The tables' tiles, with the staging and the pieces that the case asks for."""
     from fastlbbnn.kernels import configs
@@ -136,7 +152,10 @@ def main() -> None:
     for name in names:
         start = time.perf_counter()
         with emulated_gpu():
-            results[name] = run_noise() if name == "noise" else run_gated(GATED[name])
+            if name == "noise":
+                results[name] = run_noise()
+            else:
+                results[name] = run_local(LOCAL[name]) if name in LOCAL else run_gated(GATED[name])
         print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr)
     torch.save(results, out)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import math
 import struct
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -176,6 +178,23 @@ def test_fma_rounds_once():
     np.testing.assert_array_equal(types.fma_f32(a, b, c).view(np.uint32), expected.view(np.uint32))
     through_float64 = (a.astype(float) * b + c).astype(np.float32)
     assert (through_float64 != expected).any()  # the test can tell the difference
+
+
+def test_fma_in_bfloat16_rounds_once():
+    """Against rational arithmetic; with sums whose exact value lies beside a tie."""
+    rng = np.random.default_rng(2)
+    a, b, c = (types.f32_to_bf16(rng.standard_normal(2000).astype(np.float32)) for _ in range(3))
+    c[:1000] = types.f32_to_bf16((rng.standard_normal(1000) * 2.0**-30).astype(np.float32))
+    got = types.bf16_to_f32(types.fma_bf16(a, b, c))
+    values = (types.bf16_to_f32(v).tolist() for v in (a, b, c))
+    exact = [Fraction(x) * Fraction(y) + Fraction(z) for x, y, z in zip(*values)]
+    for result, sum_ in zip(got.tolist(), exact):
+        step = Fraction(2) ** (math.frexp(float(sum_))[1] - 8)  # of bfloat16 at this size
+        assert result == step * round(sum_ / step)  # Python rounds ties to even
+    halves = [(x.astype(np.uint32) << np.uint32(16)) | x[::-1] for x in (a, b, c)]
+    both = run_words("fma.rn.bf16x2 %r9, %r1, %r2, %r3;", *(h[:64].tolist() for h in halves))
+    expected = types.fma_bf16(a, b, c)[:64], types.fma_bf16(a[::-1], b[::-1], c[::-1])[:64]
+    assert both == [int(h) << 16 | int(l) for h, l in zip(*expected)]
 
 
 @pytest.mark.parametrize("value", [1e-40, -1e-40])

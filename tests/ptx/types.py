@@ -95,12 +95,13 @@ def flush(value: np.ndarray) -> np.ndarray:
     return np.where(tiny, np.copysign(np.float32(0), value), value)
 
 
-def fma_f32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a*b + c with one rounding.
+def _fma_to_odd(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a*b + c of float32 in float64, rounded to odd.
 
-    The product is exact in float64. The sum is rounded to odd there (its rounding error, found by
-    Knuth's TwoSum, decides), and rounding that to float32 gives the correctly rounded result,
-    because float64 has more than two bits to spare (Boldo & Melquiond, 2008).
+    The product is exact in float64. The rounding error of the sum, found by Knuth's TwoSum, says
+    whether the exact sum lies beside the rounded one; then its last bit is made one. Rounding such
+    a number to a format that is two bits shorter or more gives the correctly rounded result (Boldo
+    & Melquiond, 2008).
     """
     product, c = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
     total = product + c
@@ -111,4 +112,19 @@ def fma_f32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     if adjust.any():
         towards = np.where(error > 0, np.inf, -np.inf)
         total = np.where(adjust, np.nextafter(total, towards), total)
-    return total.astype(np.float32)
+    return total
+
+
+def fma_f32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a*b + c with one rounding."""
+    return _fma_to_odd(a, b, c).astype(np.float32)
+
+
+def fma_bf16(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """The same for bfloat16 bits: to odd once more, in float32, then to the nearest."""
+    total = _fma_to_odd(*(bf16_to_f32(v) for v in np.broadcast_arrays(a, b, c)))
+    narrow = total.astype(np.float32)
+    inexact = np.isfinite(narrow) & (narrow.astype(np.float64) != total)
+    too_far = inexact & (np.abs(narrow.astype(np.float64)) > np.abs(total))
+    narrow = np.where(too_far, np.nextafter(narrow, np.float32(0)), narrow)
+    return f32_to_bf16((narrow.view(np.uint32) | inexact).view(np.float32))
