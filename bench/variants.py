@@ -85,7 +85,7 @@ class NaiveLinear(nn.Module):
         gate = torch.sigmoid((self.omega - torch.logit(u)) / self.temperature)
         w = gate * (self.kappa + tau * torch.randn_like(tau))
         b = self.bias_kappa + bias_tau * torch.randn_like(bias_tau)
-        return F.linear(x, w, b), self.kl(alpha, tau, bias_tau)
+        return F.linear(x, w.to(x.dtype), b.to(x.dtype)), self.kl(alpha, tau, bias_tau)
 
     def kl(self, alpha: Tensor, tau: Tensor, bias_tau: Tensor, psi: float = 0.1) -> Tensor:
         entropy = alpha * torch.log(alpha / psi) + (1 - alpha) * torch.log((1 - alpha) / (1 - psi))

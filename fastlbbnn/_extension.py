@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from . import _triton
+
 #: Name of the shared library that ``setup.py`` builds into the package.
 LIBRARY = "_C.abi3.so"
 
@@ -16,6 +18,11 @@ REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps fastlbbn
 @functools.cache
 def load() -> str | None:
     """Load the library once. Returns None when it is there, else the reason and what to do."""
+    if _triton.interpreting():
+        return (
+            "TRITON_INTERPRET=1 is set, so Triton's interpreter serves CPU tensors in this process: "
+            "unset it"
+        )
     path = Path(__file__).with_name(LIBRARY)
     if not path.exists():
         return (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from . import _extension
+from . import _extension, _triton
 
 _log = logging.getLogger("fastlbbnn")
 
@@ -43,6 +43,12 @@ def _cpp_refuses(device: str, dtype: torch.dtype) -> str | None:
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
     for backend in (
+        Backend(
+            name="triton",
+            describes="fused Triton kernels on CUDA and ROCm, float32, bfloat16 and float16",
+            unavailable=_triton.load,
+            refuses=_triton.refuses,
+        ),
         Backend(
             name="cpp",
             describes="fused C++ kernels on CPU, float32",
@@ -108,14 +114,17 @@ def _named(name: str, device: str, dtype: torch.dtype) -> str:
 
 
 def _automatic(device: str, dtype: torch.dtype) -> str:
-    passed_over = []
+    passed_over, missed = [], False
     for name, candidate in BACKENDS.items():
-        reason = candidate.unavailable() or candidate.refuses(device, dtype)
+        # Tensors first: a backend for other devices is not even asked whether it could run.
+        refused = candidate.refuses(device, dtype)
+        reason = refused or candidate.unavailable()
         if reason is None:
             why = f" (not {'; not '.join(passed_over)})" if passed_over else ""
-            # Falling back to slow code is worth a warning, the normal choice is not.
-            level = logging.WARNING if passed_over and device == "cpu" else logging.INFO
+            # Doing without a faster backend for these tensors is worth a warning.
+            level = logging.WARNING if missed else logging.INFO
             _log.log(level, "%s on %s: using the %s backend%s", dtype, device, name, why)
             return name
+        missed = missed or refused is None
         passed_over.append(f"{name}: {reason}")
     raise TypeError(f"no backend for {dtype} on {device}: {'; '.join(passed_over)}")

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
+from .. import _triton
+
 LIBRARY = Library("fastlbbnn", "DEF")
 
 #: Kernels read plain row-major memory.
@@ -27,6 +29,14 @@ def define(schema: str) -> None:
 def empty_like(t: Tensor | None, like: Tensor) -> Tensor:
     """A gradient's shape: that of its tensor, or empty where the layer has none."""
     return like.new_empty(0) if t is None else torch.empty_like(t)
+
+
+def keeps_draws(device: torch.device) -> bool:
+    """Whether the forward pass keeps what it drew for the backward one.
+
+    The C++ kernels do. On a GPU nothing of the weights' size is kept and the noise is made again.
+    """
+    return device.type == "cpu" and not _triton.interpreting()
 
 
 def padded(cols: int) -> int:

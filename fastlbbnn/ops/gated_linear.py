@@ -16,6 +16,7 @@ from ._library import (
     define,
     differentiable_once,
     empty_like,
+    keeps_draws,
     padded,
 )
 
@@ -23,8 +24,9 @@ _DRAW = (
     "Tensor seed, int samples, int block_rows, int block_cols, float temperature, bool hard"
 )
 
-# y [S, M, N], sums [5], saved [S, draw]: of each draw the rows of weights and eps, [N, 2, padded K],
-# and for blocks the gates.
+# y [S, M, N], sums [5] in float32, and what the pass keeps for the backward one: on a CPU
+# saved [S, draw], of each draw the rows of weights and eps, [N, 2, padded K], and for blocks the gates;
+# on a GPU nothing.
 define(f"gated_linear_fwd(Tensor x, {PARAMETERS}, {_DRAW}, bool save) -> (Tensor, Tensor, Tensor)")
 # Gradients of x, kappa, rho, omega, bias_kappa, bias_rho; empty where there is none.
 define(
@@ -55,10 +57,11 @@ def _(
     hard, save,
 ):
     draw = draw_size(kappa, omega is not None, (block_rows, block_cols))
+    saved = (samples, draw) if save and keeps_draws(x.device) else (0,)
     return (
         x.new_empty(samples, x.shape[-2], kappa.shape[0]),
-        x.new_empty(5),
-        x.new_empty((samples, draw) if save else (0,)),
+        x.new_empty(5, dtype=torch.float32),
+        x.new_empty(saved),
     )
 
 

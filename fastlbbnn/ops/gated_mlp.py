@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from . import in_pass
-from ._library import define, differentiable_once
+from ._library import define, differentiable_once, keeps_draws
 from .gated_linear import draw_size
 
 _DRAW = "Tensor seeds, int samples, int[] blocks, float[] temperatures, bool hard"
 
 # parameters: kappa, rho, omega, bias_kappa, bias_rho of every layer, empty where there is none.
-# y [S, M, N], sums [layers, 5], saved: the draws of all layers (as in gated_linear_fwd), then the
-# hidden activations [S, M, N].
+# y [S, M, N], sums [layers, 5], saved: the draws of all layers (as in gated_linear_fwd; on a GPU not),
+# then the hidden activations [S, M, N].
 define(
     f"gated_mlp_fwd(Tensor x, Tensor[] parameters, {_DRAW}, bool save) -> (Tensor, Tensor, Tensor[])"
 )
@@ -39,10 +39,12 @@ def _(x, parameters, seeds, samples, blocks, temperatures, hard, save):
     for l in range(layers):
         kappa, _, omega, _, _ = parameters[5 * l : 5 * l + 5]
         gated = omega.numel() > 0
-        draws.append(x.new_empty(samples, draw_size(kappa, gated, (blocks[2 * l], blocks[2 * l + 1]))))
+        if keeps_draws(x.device):
+            size = draw_size(kappa, gated, (blocks[2 * l], blocks[2 * l + 1]))
+            draws.append(x.new_empty(samples, size))
         outputs.append(x.new_empty(samples, x.shape[-2], kappa.shape[0]))
     saved = [*draws, *outputs[:-1]] if save else []
-    return outputs[-1], x.new_empty(layers, 5), saved
+    return outputs[-1], x.new_empty(layers, 5, dtype=torch.float32), saved
 
 
 @torch.library.register_fake("fastlbbnn::gated_mlp_bwd")

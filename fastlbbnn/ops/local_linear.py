@@ -13,9 +13,11 @@ from ._library import (
     define,
     differentiable_once,
     empty_like,
+    keeps_draws,
 )
 
-# y [S, M, N], sums [5], moments [2, N, K] (mean and variance weights), half_ratio [S, M, N].
+# y [S, M, N], sums [5], moments [2, N, K] (mean and variance weights; on a GPU empty, they are made
+# again) and half_ratio [S, M, N]; all but y in float32.
 define(
     f"local_linear_fwd(Tensor x, {PARAMETERS}, Tensor seed, int samples) "
     "-> (Tensor, Tensor, Tensor, Tensor)"
@@ -39,7 +41,13 @@ _local_linear_fwd = torch.ops.fastlbbnn.local_linear_fwd.default
 def _(x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples):
     rows, cols = kappa.shape
     shape = (samples, x.shape[-2], rows)
-    return x.new_empty(shape), x.new_empty(5), x.new_empty(2, rows, cols), x.new_empty(shape)
+    moments = (2, rows, cols) if keeps_draws(x.device) else (0,)
+    return (
+        x.new_empty(shape),
+        x.new_empty(5, dtype=torch.float32),
+        x.new_empty(moments),
+        x.new_empty(shape, dtype=torch.float32),
+    )
 
 
 @torch.library.register_fake("fastlbbnn::local_linear_bwd")

@@ -1,0 +1,192 @@
+"""The operators by Triton kernels. Nothing of the weights' size is kept between the passes: where the
+C++ kernels save draws, these save nothing and draw again.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.library import Library
+
+from ..kernels import launch, launch_backward, launch_local
+from ..kernels.launch import Layer
+from ..kernels.launch_backward import Sinks
+
+_library: Library | None = None
+
+
+def register(key: str) -> None:
+    """Give the operators their implementations for a dispatch key, "CUDA" (ROCm's too) or "CPU"."""
+    global _library
+    if _library is not None:
+        return
+    _library = Library("fastlbbnn", "IMPL")
+    for function in _IMPLEMENTATIONS:
+        _library.impl(function.__name__, _on_its_device(function), key)
+
+
+def _on_its_device(function):
+    """Kernels run on the current device; make it that of the tensors."""
+
+    @functools.wraps(function)
+    def call(first: Tensor, *arguments):
+        if first.is_cuda:
+            with torch.cuda.device(first.device):
+                return function(first, *arguments)
+        return function(first, *arguments)
+
+    return call
+
+
+def _gated_layer(parameters, seed, samples, block_rows, block_cols, temperature, hard) -> Layer:
+    return Layer(
+        *parameters,
+        seed.to(parameters[0].device),
+        samples,
+        (block_rows, block_cols),
+        0.0 if hard else 1.0 / temperature,
+        hard,
+    )
+
+
+def gated_linear_fwd(x, kappa, rho, omega, bias_kappa, bias_rho, *rest):
+    *draw, save = rest
+    y, sums = launch.gated_linear_fwd(
+        x, _gated_layer((kappa, rho, omega, bias_kappa, bias_rho), *draw)
+    )
+    return y, sums, x.new_empty(0)
+
+
+def gated_linear_bwd(
+    dy, dsums, x, kappa, rho, omega, bias_kappa, bias_rho, saved, *rest,
+):  # fmt: skip
+    *draw, need_dx = rest
+    parameters = (kappa, rho, omega, bias_kappa, bias_rho)
+    sinks = Sinks.gradients(parameters)
+    dx = launch_backward.gated_linear_bwd(
+        dy, dsums, x, _gated_layer(parameters, *draw), need_dx, sinks
+    )
+    return (dx, *sinks.tensors(x))
+
+
+def gated_linear_bwd_adam(
+    dy, dsums, x, kappa, rho, omega, bias_kappa, bias_rho, saved, *rest,
+):  # fmt: skip
+    *draw, need_dx, exp_avg, exp_avg_sq, hyper = rest
+    parameters = (kappa, rho, omega, bias_kappa, bias_rho)
+    sinks = Sinks.steps(parameters, exp_avg, exp_avg_sq, hyper)
+    return launch_backward.gated_linear_bwd(
+        dy, dsums, x, _gated_layer(parameters, *draw), need_dx, sinks
+    )
+
+
+def _stack(parameters, seeds, samples, blocks, temperatures, hard) -> list[Layer]:
+    given = [None if p.numel() == 0 else p for p in parameters]
+    return [
+        _gated_layer(
+            given[5 * l : 5 * l + 5], seeds[l], samples, *blocks[2 * l : 2 * l + 2],
+            temperatures[l], hard,
+        )  # fmt: skip
+        for l in range(len(temperatures))
+    ]
+
+
+def gated_mlp_fwd(x, parameters, *rest):
+    """Layer by layer, the ReLU between them in the kernels; saves the hidden activations."""
+    *draw, save = rest
+    layers = _stack(parameters, *draw)
+    outputs, sums = [], []
+    for l, layer in enumerate(layers):
+        y, layer_sums = launch.gated_linear_fwd(
+            x if l == 0 else outputs[-1], layer, relu=l + 1 < len(layers)
+        )
+        outputs.append(y)
+        sums.append(layer_sums)
+    return outputs[-1], torch.stack(sums), outputs[:-1] if save else []
+
+
+def _stack_backward(dy, dsums, x, layers, hidden, need_dx, sinks) -> Tensor:
+    for l in range(len(layers) - 1, 0, -1):
+        dy = launch_backward.gated_linear_bwd(
+            dy, dsums[l], hidden[l - 1], layers[l], True, sinks[l], hidden[l - 1]
+        )
+    return launch_backward.gated_linear_bwd(dy, dsums[0], x, layers[0], need_dx, sinks[0])
+
+
+def gated_mlp_bwd(dy, dsums, x, parameters, saved, *rest):
+    *draw, need_dx = rest
+    given = [None if p.numel() == 0 else p for p in parameters]
+    sinks = [Sinks.gradients(given[i : i + 5]) for i in range(0, len(given), 5)]
+    dx = _stack_backward(dy, dsums, x, _stack(parameters, *draw), saved, need_dx, sinks)
+    return [dx, *(g for s in sinks for g in s.tensors(x))]
+
+
+def gated_mlp_bwd_adam(dy, dsums, x, parameters, saved, *rest):
+    *draw, need_dx, exp_avg, exp_avg_sq, hyper = rest
+    given = [None if p.numel() == 0 else p for p in parameters]
+    sinks = [
+        Sinks.steps(
+            given[i : i + 5], exp_avg[i : i + 5], exp_avg_sq[i : i + 5], hyper[5 * i : 5 * i + 25]
+        )
+        for i in range(0, len(given), 5)
+    ]
+    return _stack_backward(dy, dsums, x, _stack(parameters, *draw), saved, need_dx, sinks)
+
+
+def kl_sums_fwd(kappa, rho, omega, bias_kappa, bias_rho, block_rows, block_cols):
+    parameters = (kappa, rho, omega, bias_kappa, bias_rho)
+    return launch.kl_sums_fwd(Layer(*parameters, block=(block_rows, block_cols)))
+
+
+def kl_sums_bwd(dsums, kappa, rho, omega, bias_kappa, bias_rho, block_rows, block_cols):
+    parameters = (kappa, rho, omega, bias_kappa, bias_rho)
+    sinks = Sinks.gradients(parameters)
+    layer = Layer(*parameters, samples=0, block=(block_rows, block_cols))
+    launch_backward.kl_sums_bwd(dsums, layer, sinks)
+    return sinks.tensors(kappa)
+
+
+def local_linear_fwd(x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples):
+    layer = Layer(kappa, rho, omega, bias_kappa, bias_rho, seed.to(x.device), samples)
+    y, sums, half_ratio = launch_local.local_linear_fwd(x, layer)
+    return y, sums, x.new_empty(0), half_ratio
+
+
+def _local_backward(dy, dsums, x, parameters, half_ratio, samples, need_dx, sinks) -> Tensor:
+    layer = Layer(*parameters, samples=samples)
+    return launch_local.local_linear_bwd(dy, dsums, x, layer, half_ratio, need_dx, sinks)
+
+
+def local_linear_bwd(
+    dy, dsums, x, kappa, rho, omega, bias_kappa, bias_rho, moments, half_ratio, samples, need_dx
+):
+    parameters = (kappa, rho, omega, bias_kappa, bias_rho)
+    sinks = Sinks.gradients(parameters)
+    dx = _local_backward(dy, dsums, x, parameters, half_ratio, samples, need_dx, sinks)
+    return (dx, *sinks.tensors(x))
+
+
+def local_linear_bwd_adam(
+    dy, dsums, x, kappa, rho, omega, bias_kappa, bias_rho, moments, half_ratio, samples, need_dx,
+    exp_avg, exp_avg_sq, hyper,
+):  # fmt: skip
+    parameters = (kappa, rho, omega, bias_kappa, bias_rho)
+    sinks = Sinks.steps(parameters, exp_avg, exp_avg_sq, hyper)
+    return _local_backward(dy, dsums, x, parameters, half_ratio, samples, need_dx, sinks)
+
+
+_IMPLEMENTATIONS = (
+    gated_linear_fwd,
+    gated_linear_bwd,
+    gated_linear_bwd_adam,
+    gated_mlp_fwd,
+    gated_mlp_bwd,
+    gated_mlp_bwd_adam,
+    kl_sums_fwd,
+    kl_sums_bwd,
+    local_linear_fwd,
+    local_linear_bwd,
+    local_linear_bwd_adam,
+)

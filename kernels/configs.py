@@ -1,0 +1,239 @@
+"""Tile sizes: small tables per architecture, a choice that is a function of the shape alone, a way
+to pin.
+
+Nothing is measured when a program starts. ``choose`` reads the table of the device's architecture
+(``TABLES``), so the same shape on the same device gets the same tiles, and with them the same
+bits, in every run. To override it:
+
+- ``with pin(gated_linear_fwd=Choice(Tile(...))):`` for a block of code;
+- ``FASTLBBNN_TRITON_TILES=tiles.json``, a file that ``fastlbbnn.kernels.tune`` writes, for a
+  process.
+
+``shipped(arch)`` yields every (kernel, tile, dtype) that these tables can choose, with what
+``triton.compile(ASTSource(...))`` needs to compile it without a GPU:
+
+    for item in shipped("sm80"):
+        source = ASTSource(item.kernel, item.signature, item.constexprs, item.attrs)
+        triton.compile(source, target=item.target, options=item.options)
+
+A table maps a kernel to tiles in the order of the batch they are for: ``choose`` takes the first
+whose BM (rows of the batch in a tile) covers the batch, else the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from .shipped import Shipped
+
+
+@dataclass(frozen=True)
+class Tile:
+    """BM rows of the batch, BN rows and BK columns of weights."""
+
+    BM: int
+    BN: int
+    BK: int
+    num_warps: int
+    num_stages: int
+
+    def blocks(self, names: str = "BM BN BK") -> dict[str, int]:
+        return {name: getattr(self, name) for name in names.split()}
+
+    def options(self) -> dict[str, int | bool]:
+        # No fused multiply-add: it would change the noise (see noise.py).
+        return {
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "enable_fp_fusion": False,
+        }
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one call runs: its tile, pieces of the reduction (None: by the device's size), staging of
+    sampled weights (None: by the cost model; the tile is then that of the kernel's "_staged")."""
+
+    tile: Tile
+    splits: int | None = None
+    staged: bool | None = None
+
+
+Table = dict[str, dict[str, list[Tile]]]
+
+# By kernel and kind of product: "half" (bfloat16, float16), "tf32", "fp32" (strict, without tensor
+# cores). What bounds a tile that samples is registers: 64 x 32 weights on 8 warps leave a thread
+# eight weights in flight, and with the accumulators of the outputs and of the sums close to all 255
+# registers. Larger tiles spill.
+_AMPERE: Table = {
+    "gated_linear_fwd": {
+        "half": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "tf32": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "fp32": [Tile(16, 64, 32, 8, 2), Tile(32, 64, 32, 8, 2)],
+    },
+    "gated_linear_fwd_staged": {
+        "half": [Tile(128, 128, 32, 8, 3)],
+        "tf32": [Tile(128, 128, 32, 8, 3)],
+        "fp32": [Tile(64, 64, 32, 8, 2)],
+    },
+    "gated_linear_bwd_input": {
+        "half": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+        "tf32": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+        "fp32": [Tile(16, 32, 64, 8, 2), Tile(32, 32, 32, 8, 2)],
+    },
+    "gated_linear_bwd_input_staged": {
+        "half": [Tile(128, 32, 128, 8, 3)],
+        "tf32": [Tile(128, 32, 128, 8, 3)],
+        "fp32": [Tile(64, 32, 64, 8, 2)],
+    },
+    "gated_linear_bwd_params": {
+        "half": [Tile(32, 64, 32, 8, 3)],
+        "tf32": [Tile(32, 64, 32, 8, 2)],
+        "fp32": [Tile(32, 64, 32, 8, 2)],
+    },
+    "local_linear_fwd": {
+        "half": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "tf32": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "fp32": [Tile(16, 64, 32, 8, 2), Tile(32, 64, 32, 8, 2)],
+    },
+    "local_linear_bwd_input": {
+        "half": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+        "tf32": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+        "fp32": [Tile(16, 32, 64, 8, 2), Tile(32, 32, 32, 8, 2)],
+    },
+    "local_linear_bwd_params": {
+        "half": [Tile(32, 64, 32, 8, 2)],
+        "tf32": [Tile(32, 64, 32, 8, 2)],
+        "fp32": [Tile(32, 64, 32, 8, 2)],
+    },
+}
+
+TABLES: dict[str, Table] = {
+    "sm80": _AMPERE,
+    "sm90": _AMPERE,
+    "sm100": _AMPERE,
+    "sm120": _AMPERE,
+    "gfx942": _AMPERE,
+}
+
+
+# --- choice
+# ------------------------------------------------------------------------------------------
+
+
+def architecture(device: torch.device) -> str:
+    """The table for a device. Interpreted kernels on a CPU use Ampere's."""
+    if device.type != "cuda":
+        return "sm80"
+    if torch.version.hip is not None:
+        return "gfx942"
+    major, minor = torch.cuda.get_device_capability(device)
+    if major >= 10:
+        return "sm100" if major == 10 else "sm120"
+    if major == 9:
+        return "sm90"
+    # 8.6 and 8.9 have the shared memory of sm_120, 8.0 and 8.7 more.
+    return "sm80" if minor in (0, 7) else "sm120"
+
+
+@functools.cache
+def processors(device: torch.device) -> int:
+    """Streaming multiprocessors; 1 where kernels are interpreted."""
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+_pinned: dict[str, Choice] = {}
+
+
+@contextlib.contextmanager
+def pin(**choices: Choice) -> Iterator[None]:
+    """Within this context the named kernels (keys of ``TABLES``) run with these choices.
+
+    For the process, not a thread: autograd runs backward passes on threads of its own.
+    """
+    for name in choices:
+        if name not in TABLES["sm80"]:
+            known = sorted(TABLES["sm80"])
+            raise ValueError(f"{name!r} is not a tuned kernel; expected one of {known}")
+    previous = dict(_pinned)
+    _pinned.update(choices)
+    try:
+        yield
+    finally:
+        _pinned.clear()
+        _pinned.update(previous)
+
+
+def precision(dtype: torch.dtype) -> str:
+    """How float32 products are computed: by torch's own switch, exactly unless TF32 is allowed."""
+    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return "ieee"
+
+
+def choose(
+    kernel: str, device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]
+) -> Choice:
+    """The choice for a batch of M rows and a layer of N outputs and K inputs."""
+    pinned = _pinned.get(kernel)
+    if pinned is not None:
+        return pinned
+    kind = "half" if dtype.itemsize == 2 else "fp32" if precision(dtype) == "ieee" else "tf32"
+    return _from_tables(kernel, architecture(device), kind, shape)
+
+
+@functools.lru_cache(maxsize=4096)
+def _from_tables(kernel: str, arch: str, kind: str, shape: tuple[int, int, int]) -> Choice:
+    tuned = _tuned_file().get(f"{arch}/{kernel}/{kind}/{shape[0]}x{shape[1]}x{shape[2]}")
+    if tuned is not None:
+        return tuned
+    tiles = TABLES[arch][kernel][kind]
+    return Choice(next((t for t in tiles if shape[0] <= t.BM), tiles[-1]))
+
+
+@functools.cache
+def _tuned_file() -> dict[str, Choice]:
+    """The choices of the file that FASTLBBNN_TRITON_TILES names; none without it."""
+    path = os.environ.get("FASTLBBNN_TRITON_TILES")
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            entries = json.load(file)
+        return {
+            key: Choice(Tile(**entry["tile"]), entry["splits"], entry["staged"])
+            for key, entry in entries.items()
+        }
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"FASTLBBNN_TRITON_TILES={path!r} cannot be read ({type(error).__name__}: {error}); "
+            "expected a file that fastlbbnn.kernels.tune wrote, or unset it"
+        ) from error
+
+
+def splits_for(programs: int, steps: int, device: torch.device) -> int:
+    """Pieces to cut a reduction of ``steps`` tiles into, so that the programs fill the device
+    twice.
+
+    At least two tiles a piece: each costs a write and a read of its partial outputs.
+    """
+    wanted = -(-2 * processors(device) // max(programs, 1))
+    return max(1, min(wanted, steps // 2, 32))
+
+
+def shipped(arch: str, variants: tuple[str, ...] | None = None) -> Iterator[Shipped]:
+    """Every (kernel, tile, dtype) of an architecture, ready to compile; see ``shipped.py``."""
+    from . import shipped as listing
+
+    return listing.shipped(arch, variants)
