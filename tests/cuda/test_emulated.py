@@ -40,11 +40,9 @@ def check_all(runner: Path, cases: list[Case], directory: Path) -> None:
 
 def test_unstructured(runner, tmp_path):
     cases = [
-        csr_case(
-            9, 41, batch, index_bytes=index_bytes, relu=batch % 2 == 0, bias=batch % 3 != 0, seed=batch
-        )
+        csr_case(9, 41, batch, index_bytes=n, relu=batch % 2 == 0, bias=batch % 3 != 0, seed=batch)
         for batch in BATCHES
-        for index_bytes in (2, 4)
+        for n in (2, 4)
     ]
     check_all(runner, cases, tmp_path)
 
