@@ -137,3 +137,26 @@ def blocks_from_grid(
         values=cut(dense_mean),
         scales=None if dense_scale is None else cut(dense_scale),
     )
+
+
+def rows_of_blocks(
+    blocks: BlockArrays, rows: int, cols: int, block: tuple[int, int]
+) -> tuple[NDArray[np.int64], NDArray, NDArray[np.float32], NDArray[np.float32] | None]:
+    """Row offsets, columns, means and scales of the weights that the blocks hold."""
+    bn, bk = block
+    block_rows = np.repeat(
+        np.arange(blocks.block_row_offsets.size - 1), np.diff(blocks.block_row_offsets)
+    )
+    shape = blocks.values.shape
+    row = (block_rows * bn)[:, None, None] + np.arange(bn)[:, None]
+    col = (blocks.block_columns.astype(np.int64) * bk)[:, None, None] + np.arange(bk)
+    row, col = np.broadcast_to(row, shape), np.broadcast_to(col, shape)
+    inside = (row < rows) & (col < cols)
+    row, col = row[inside], col[inside]
+    order = np.lexsort((col, row))
+    return (
+        row_offsets_of(row, rows),
+        col[order].astype(index_dtype(cols)),
+        blocks.values[inside][order],
+        None if blocks.scales is None else blocks.scales[inside][order],
+    )
