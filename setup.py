@@ -1,9 +1,12 @@
-"""Builds the C++ extension. Everything else about the package is in pyproject.toml.
+"""Builds the C++ extension and the library of selected networks. All else is in pyproject.toml.
 
 The extension uses PyTorch's stable ABI: it needs torch's headers and library to be built, but not
 torch itself to run, so the build works with and without pip's build isolation, and one build serves
 every Python from 3.11 and every torch from the version below. Where it cannot be built, the package
 still installs and computes with plain PyTorch.
+
+The library of selected networks (``fastlbbnn/_sparse.so``, sources in csrc/cpu/sparse) needs neither
+torch nor Python's headers: it is loaded with ctypes, also where torch is absent.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ ROOT = Path(__file__).parent
 TORCH_TARGET = "0x020d000000000000"
 
 SOURCES = ["csrc/register.cpp", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cpu/*.cpp"))]
+SPARSE_SOURCES = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cpu/sparse/*.cpp"))
 HEADERS = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.h"))
 
 COMPILE_FLAGS = [
@@ -38,8 +42,10 @@ COMPILE_FLAGS = [
     "-Wno-uninitialized",
     "-Wno-maybe-uninitialized",
     "-Wno-psabi",
-    f"-DTORCH_TARGET_VERSION={TORCH_TARGET}",
 ]
+
+#: Name of the library of selected networks, as an extension module that nobody imports.
+SPARSE = "fastlbbnn._sparse"
 
 
 def torch_directory() -> Path | None:
@@ -56,12 +62,16 @@ def torch_directory() -> Path | None:
     return None
 
 
-def warn(reason: str) -> None:
-    text = textwrap.fill(
-        f"fastlbbnn: the C++ extension was NOT built: {reason} The package works without it, through "
-        "the reference backend, many times slower. `python -m fastlbbnn.info` shows the state.",
-        width=88,
-    )
+WITHOUT = {
+    "fastlbbnn._C": "the C++ extension was NOT built: {} The package works without it, through the "
+    "reference backend, many times slower. `python -m fastlbbnn.info` shows the state.",
+    SPARSE: "the library of selected networks was NOT built: {} Selected networks still predict with "
+    "PyTorch, as dense ones; fastlbbnn.sparse.runtime needs the library.",
+}
+
+
+def warn(name: str, reason: str) -> None:
+    text = textwrap.fill("fastlbbnn: " + WITHOUT[name].format(reason), width=88)
     line = "*" * 88
     print(f"\n{line}\n{text}\n{line}\n", file=sys.stderr, flush=True)
 
@@ -69,21 +79,36 @@ def warn(reason: str) -> None:
 class OptionalBuild(build_ext):
     """Compiles in parallel, and turns a failure into a loud warning."""
 
+    def get_ext_filename(self, fullname: str) -> str:
+        # Not a Python module, so without Python's suffix.
+        if fullname.endswith("_sparse"):
+            return os.path.join(*fullname.split(".")) + ".so"
+        return super().get_ext_filename(fullname)
+
     def build_extension(self, ext: Extension) -> None:
         if os.environ.get("FASTLBBNN_NO_EXTENSION") == "1":
-            warn("FASTLBBNN_NO_EXTENSION=1 is set.")
+            warn(ext.name, "FASTLBBNN_NO_EXTENSION=1 is set.")
             return
-        torch = torch_directory()
-        if torch is None:
-            warn("torch was not found. Install it first: pip install torch==2.13.0, then this package.")
-            return
-        ext.extra_compile_args = [*COMPILE_FLAGS, "-isystem", str(torch / "include")]
-        ext.library_dirs = [str(torch / "lib")]
+        ext.extra_compile_args = list(COMPILE_FLAGS)
+        if ext.name != SPARSE:
+            torch = torch_directory()
+            if torch is None:
+                warn(
+                    ext.name,
+                    "torch was not found. Install it first: pip install torch==2.13.0, then this package.",
+                )
+                return
+            ext.extra_compile_args += [
+                f"-DTORCH_TARGET_VERSION={TORCH_TARGET}", "-isystem", str(torch / "include"),
+            ]
+            ext.library_dirs = [str(torch / "lib")]
         try:
             self.compile_in_parallel(ext)
             super().build_extension(ext)
         except Exception as error:  # whatever the compiler does wrong, the install goes on
-            warn(f"{type(error).__name__}: {error}. Is there a C++17 compiler (g++ 9 or newer)?")
+            warn(
+                ext.name, f"{type(error).__name__}: {error}. Is there a C++17 compiler (g++ 9 or newer)?"
+            )
 
     def compile_in_parallel(self, ext: Extension) -> None:
         """Compile each source in a thread of its own; setuptools then finds and links the objects."""
@@ -98,7 +123,7 @@ class OptionalBuild(build_ext):
             )
 
         with ThreadPoolExecutor(jobs) as pool:
-            ext.extra_objects = [o for objects in pool.map(compile_one, SOURCES) for o in objects]
+            ext.extra_objects = [o for objects in pool.map(compile_one, ext.sources) for o in objects]
         ext.sources = []
 
 
@@ -120,7 +145,14 @@ setup(
             extra_link_args=["-Wl,--no-as-needed"],
             language="c++",
             py_limited_api=True,
-        )
+        ),
+        Extension(
+            SPARSE,
+            SPARSE_SOURCES,
+            depends=[*SPARSE_SOURCES, *HEADERS],
+            extra_link_args=["-pthread"],
+            language="c++",
+        ),
     ],
     cmdclass={"build_ext": OptionalBuild, "bdist_wheel": StableWheel},
 )
