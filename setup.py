@@ -7,12 +7,19 @@ still installs and computes with plain PyTorch.
 
 The library of selected networks (``fastlbbnn/_sparse.so``, sources in csrc/cpu/sparse) needs neither
 torch nor Python's headers: it is loaded with ctypes, also where torch is absent.
+
+The CUDA kernels of selected networks (``fastlbbnn/_sparse_cuda.so``, sources in csrc/cuda) are built
+by nvcc where torch has CUDA, and elsewhere with FASTLBBNN_CUDA=1; FASTLBBNN_CUDA=0 leaves them out.
+FASTLBBNN_CUDA_ARCHITECTURES lists the compute capabilities, by default "80;90;100;120".
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shutil
+import subprocess
 import sys
 import sysconfig
 import textwrap
@@ -44,8 +51,13 @@ COMPILE_FLAGS = [
     "-Wno-psabi",
 ]
 
-#: Name of the library of selected networks, as an extension module that nobody imports.
+#: Names of the libraries of selected networks, as extension modules that nobody imports.
 SPARSE = "fastlbbnn._sparse"
+SPARSE_CUDA = "fastlbbnn._sparse_cuda"
+
+CUDA_SOURCES = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cuda/*.cu"))
+CUDA_HEADERS = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cuda/*.*h"))
+CUDA_FLAGS = ["-std=c++17", "-O3", "-Xcompiler", "-fPIC,-fvisibility=hidden", "-cudart", "static"]
 
 
 def torch_directory() -> Path | None:
@@ -62,11 +74,36 @@ def torch_directory() -> Path | None:
     return None
 
 
+def wants_cuda() -> bool:
+    asked = os.environ.get("FASTLBBNN_CUDA")
+    if asked is not None:
+        return asked == "1"
+    # Read, not imported: under pip's isolation torch cannot be.
+    version = (torch_directory() or Path()) / "version.py"
+    return version.exists() and bool(re.search(r"^cuda\b.*=\s*['\"]", version.read_text(), re.M))
+
+
+def find_nvcc() -> str | None:
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    candidates = [os.environ.get("CUDACXX"), "nvcc", *(f"{h}/bin/nvcc" for h in homes if h)]
+    return next((found for c in candidates if c and (found := shutil.which(c))), None)
+
+
+def cuda_architectures() -> list[str]:
+    """nvcc's flags: machine code for each, and portable code of the oldest for all newer ones."""
+    names = re.findall(r"\d+[af]?", os.environ.get("FASTLBBNN_CUDA_ARCHITECTURES", "80;90;100;120"))
+    flags = [f"-gencode=arch=compute_{n},code=sm_{n}" for n in names]
+    oldest = min(names, key=lambda n: int(re.sub(r"\D", "", n)))
+    return [*flags, f"-gencode=arch=compute_{oldest},code=compute_{oldest}"]
+
+
 WITHOUT = {
     "fastlbbnn._C": "the C++ extension was NOT built: {} The package works without it, through the "
     "reference backend, many times slower. `python -m fastlbbnn.info` shows the state.",
     SPARSE: "the library of selected networks was NOT built: {} Selected networks still predict with "
     "PyTorch, as dense ones; fastlbbnn.sparse.runtime needs the library.",
+    SPARSE_CUDA: "the CUDA kernels of selected networks were NOT built: {} All else works without "
+    "them.",
 }
 
 
@@ -81,13 +118,16 @@ class OptionalBuild(build_ext):
 
     def get_ext_filename(self, fullname: str) -> str:
         # Not a Python module, so without Python's suffix.
-        if fullname.endswith("_sparse"):
+        if fullname.endswith(("_sparse", "_sparse_cuda")):
             return os.path.join(*fullname.split(".")) + ".so"
         return super().get_ext_filename(fullname)
 
     def build_extension(self, ext: Extension) -> None:
         if os.environ.get("FASTLBBNN_NO_EXTENSION") == "1":
             warn(ext.name, "FASTLBBNN_NO_EXTENSION=1 is set.")
+            return
+        if ext.name == SPARSE_CUDA:
+            self.build_cuda(ext)
             return
         ext.extra_compile_args = list(COMPILE_FLAGS)
         if ext.name != SPARSE:
@@ -109,6 +149,32 @@ class OptionalBuild(build_ext):
             warn(
                 ext.name, f"{type(error).__name__}: {error}. Is there a C++17 compiler (g++ 9 or newer)?"
             )
+
+    def build_cuda(self, ext: Extension) -> None:
+        """Compile and link with nvcc alone."""
+        nvcc = find_nvcc()
+        if nvcc is None:
+            warn(ext.name, "nvcc was not found. Install the CUDA toolkit, or set CUDA_HOME.")
+            return
+        target, objects = Path(self.get_ext_fullpath(ext.name)), Path(self.build_temp) / "csrc/cuda"
+        newest = max((ROOT / p).stat().st_mtime for p in ext.depends)
+        if target.exists() and not self.force and target.stat().st_mtime > newest:
+            return
+        objects.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+
+        def compile_one(source: str) -> str:
+            obj = str(objects / (Path(source).stem + ".o"))
+            flags = [*CUDA_FLAGS, *cuda_architectures()]
+            subprocess.run([nvcc, *flags, "-c", str(ROOT / source), "-o", obj], check=True)
+            return obj
+
+        try:
+            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+                compiled = list(pool.map(compile_one, ext.sources))
+            subprocess.run([nvcc, "-shared", *CUDA_FLAGS, *compiled, "-o", str(target)], check=True)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            warn(ext.name, f"{type(error).__name__}: {error}.")
 
     def compile_in_parallel(self, ext: Extension) -> None:
         """Compile each source in a thread of its own; setuptools then finds and links the objects."""
@@ -152,6 +218,15 @@ setup(
             depends=[*SPARSE_SOURCES, *HEADERS],
             extra_link_args=["-pthread"],
             language="c++",
+        ),
+        *(
+            [
+                Extension(
+                    SPARSE_CUDA, CUDA_SOURCES, depends=[*CUDA_SOURCES, *CUDA_HEADERS], optional=True
+                )
+            ]
+            if wants_cuda()
+            else []
         ),
     ],
     cmdclass={"build_ext": OptionalBuild, "bdist_wheel": StableWheel},

@@ -93,7 +93,7 @@ class Case:
 
         A float32 sum of the n products of a row, in any order, is off by at most
         n*u*(1 + n*u)*sum(|w||x|), u = 2^-24: no term takes part in more than n additions, each
-        rounds once, and the products are exact (16-bit) or fused. (n + 1)*u covers the second order.
+        rounds once, and products are exact (16-bit) or fused. (n + 1)*u covers the second order.
         Adding the bias rounds once more: u*|y|. Zeros that pad a block add no error.
         """
         w, x = self.weight.astype(np.float64), self.x.astype(np.float64)
