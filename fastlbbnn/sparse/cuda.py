@@ -115,7 +115,7 @@ class CudaLibrary:
         relu: bool = False,
         float_output: bool = False,
     ) -> Tensor:
-        """``relu(W x + b)``, float16 or bfloat16, float32 sums: ``[inputs, batch] -> [rows, batch]``.
+        """``relu(W x + b)``, 16-bit with float32 sums: ``[inputs, batch] -> [rows, batch]``.
 
         Args:
             row_offsets: ``[ceil(rows / block) + 1]``, int32.

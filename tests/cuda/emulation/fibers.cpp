@@ -43,9 +43,9 @@ State the_state;
 Block block;
 std::vector<Stack> stacks;  // kept from block to block
 ucontext_t scheduler;
-void* scheduler_sanitizer = nullptr;
-const void* scheduler_bottom = nullptr;
-size_t scheduler_size = 0;
+[[maybe_unused]] void* scheduler_sanitizer = nullptr;
+[[maybe_unused]] const void* scheduler_bottom = nullptr;
+[[maybe_unused]] size_t scheduler_size = 0;
 
 void to_scheduler(bool leaving) {
   Stack& stack = stacks[block.running];
