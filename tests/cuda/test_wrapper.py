@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from emulated_cuda import block_case, build_library, csr_case
+from sparse_networks import make_network
 
 from fastlbbnn.sparse import SparseNetwork
 from fastlbbnn.sparse.cuda import CudaLibrary, CudaModel, library, unavailable
-from fastlbbnn.sparse.formats import SparseLayer, blocks_from_grid, index_dtype, row_offsets_of
 
 
 @pytest.fixture(scope="module")
@@ -21,45 +21,12 @@ def launchers(tmp_path_factory) -> CudaLibrary:
     return CudaLibrary(build_library(tmp_path_factory.mktemp("emulated")), device_type="cpu")
 
 
-def make_layer(rows: int, cols: int, block: int, relu: bool, seed: int) -> SparseLayer:
-    g = np.random.default_rng(seed)
-    grid = (-(-rows // block), -(-cols // block))
-    kept = g.random(grid) < 0.4
-    mask = np.kron(kept, np.ones((block, block), bool))[:rows, :cols]
-    weight = np.where(mask, g.standard_normal((rows, cols)), 0.0).astype(np.float32)
-    at_row, at_col = np.nonzero(mask)
-    return SparseLayer(
-        rows=rows,
-        cols=cols,
-        row_offsets=row_offsets_of(at_row, rows),
-        columns=at_col.astype(index_dtype(cols)),
-        mean=weight[at_row, at_col],
-        scale=None,
-        bias_mean=g.standard_normal(rows).astype(np.float32),
-        bias_scale=None,
-        row_index=np.arange(rows, dtype=np.int32),
-        relu=relu,
-        block=(block, block),
-        blocks=None if block == 1 else blocks_from_grid(weight, None, kept, (block, block)),
-    )
-
-
-def make_network(*blocks: int) -> SparseNetwork:
-    sizes = (37, 50, 41, 5)
-    layers = [
-        make_layer(sizes[i + 1], sizes[i], block, relu=i + 1 < len(blocks), seed=i)
-        for i, block in enumerate(blocks)
-    ]
-    inputs = np.sort(np.random.default_rng(9).permutation(60)[: sizes[0]]).astype(np.int32)
-    return SparseNetwork(layers=layers, inputs=inputs, in_features=60)
-
-
 def dense_pass(network: SparseNetwork, x: torch.Tensor, dtype: torch.dtype) -> tuple:
     """In float64, rounded where the kernels round; and how far a kernel may be from it.
 
     A float32 sum of n products is off by at most (n + 1)*u*sum(|w||z|), u = 2^-24, and the bias
-    rounds once more; tensor cores may cut off where float32 rounds: 2u. An error of the inputs grows
-    by |W|. Two numbers that are rounded to 16 bits move apart by one step of their size at most.
+    rounds once more; tensor cores may cut off where float32 rounds: 2u. Errors of the inputs grow by
+    |W|. Two numbers that are rounded to 16 bits move apart by one step of their size at most.
     """
     unit = 2.0**-23
     step = {torch.float32: 0.0, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}[dtype]
@@ -96,7 +63,7 @@ def dense_pass(network: SparseNetwork, x: torch.Tensor, dtype: torch.dtype) -> t
     ],
 )
 def test_a_network_agrees_with_a_dense_one(launchers, blocks, dtype, batch):
-    network = make_network(*blocks)
+    network = make_network((37, 50, 41, 5), blocks=blocks, in_features=60)
     x = torch.randn(batch, 60, generator=torch.Generator().manual_seed(batch))
     y = CudaModel(network, dtype=dtype, device="cpu", launchers=launchers)(x)
     assert (y.shape, y.dtype) == ((batch, 5), torch.float32)
@@ -143,7 +110,7 @@ def test_wrong_arguments_are_explained(launchers):
         launchers.block_matmul(offsets, columns, torch.zeros(0, 12, 12).half(), half, 24)
     with pytest.raises(ValueError, match="row_offsets has 3 entries; expected 4"):
         launchers.block_matmul(offsets, columns, torch.zeros(0, 8, 8).half(), half, 24)
-    network = make_network(1)
+    network = make_network((37, 5), in_features=60)
     with pytest.raises(TypeError, match=r"dtype=torch.float64; expected"):
         CudaModel(network, dtype=torch.float64, device="cpu", launchers=launchers)
     model = CudaModel(network, device="cpu", launchers=launchers)
@@ -167,7 +134,7 @@ def test_where_there_is_no_gpu_the_reason_is_given():
 def test_on_a_gpu(dtype):
     if (reason := unavailable()) is not None:
         pytest.skip(reason)
-    network = make_network(16, 16, 1)
+    network = make_network((37, 50, 41, 5), blocks=(16, 16, 1), in_features=60)
     x = torch.randn(33, 60)
     y = CudaModel(network, dtype=dtype)(x.cuda()).cpu()
     exact, allowed = dense_pass(network, x, dtype)
