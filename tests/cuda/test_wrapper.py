@@ -25,8 +25,8 @@ def dense_pass(network: SparseNetwork, x: torch.Tensor, dtype: torch.dtype) -> t
     """In float64, rounded where the kernels round; and how far a kernel may be from it.
 
     A float32 sum of n products is off by at most (n + 1)*u*sum(|w||z|), u = 2^-24, and the bias
-    rounds once more; tensor cores may cut off where float32 rounds: 2u. Errors of the inputs grow by
-    |W|. Two numbers that are rounded to 16 bits move apart by one step of their size at most.
+    rounds once more; tensor cores may cut off where float32 rounds: 2u. Errors of the inputs grow
+    by |W|. Two numbers that are rounded to 16 bits move apart by one step of their size at most.
     """
     unit = 2.0**-23
     step = {torch.float32: 0.0, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}[dtype]
