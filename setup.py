@@ -92,6 +92,8 @@ def find_nvcc() -> str | None:
 def cuda_architectures() -> list[str]:
     """nvcc's flags: machine code for each, and portable code of the oldest for all newer ones."""
     names = re.findall(r"\d+[af]?", os.environ.get("FASTLBBNN_CUDA_ARCHITECTURES", "80;90;100;120"))
+    if not names:
+        raise ValueError('FASTLBBNN_CUDA_ARCHITECTURES lists none; expected numbers such as "80;90"')
     flags = [f"-gencode=arch=compute_{n},code=sm_{n}" for n in names]
     oldest = min(names, key=lambda n: int(re.sub(r"\D", "", n)))
     return [*flags, f"-gencode=arch=compute_{oldest},code=compute_{oldest}"]

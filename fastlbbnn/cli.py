@@ -2,8 +2,8 @@
 
 A command is a function here that says what it takes; what it does is imported when it is called,
 so that ``fastlbbnn --help`` needs neither torch nor a second. Commands raise ``ValueError``,
-``OSError`` or ``ImportError`` with a message for the user: ``main`` prints it and exits with 1. Where
-the command line itself is wrong, the exit code is 2.
+``OSError`` or ``ImportError`` with a message for the user: ``main`` prints it and exits with 1.
+Where the command line itself is wrong, the exit code is 2.
 """
 
 from __future__ import annotations

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
+from itertools import pairwise
 
-from fastlbbnn.sparse import SparseLayer, SparseNetwork
+import numpy as np
+import torch
+from torch import nn
+
+import fastlbbnn
+from fastlbbnn.nn import LBBNNLinear
+from fastlbbnn.sparse import SparseLayer, SparseModel, SparseNetwork
 from fastlbbnn.sparse.formats import blocks_from_grid, index_dtype, row_offsets_of
 
 
@@ -61,6 +67,22 @@ def make_network(
     chosen = np.random.default_rng(seed).permutation(in_features)[: sizes[0]]
     inputs = np.sort(chosen).astype(np.int32)
     return SparseNetwork(layers=layers, inputs=inputs, in_features=in_features)
+
+
+def make_selected(sizes: tuple[int, ...], seed: int = 3) -> SparseModel:
+    """What ``select`` leaves of a network whose indicators are random, about a fifth of them in."""
+    modules: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        modules += [LBBNNLinear(inputs, outputs), nn.ReLU()]
+    model = nn.Sequential(*modules[:-1])
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            shift = -0.84 if "omega" in name else 0.0
+            parameter.copy_(torch.randn(parameter.shape, generator=g) + shift)
+        # One input that nothing uses.
+        modules[0].get_parameter("inclusion.omega")[:, 0] = -9.0
+    return fastlbbnn.select(model)
 
 
 def forward(network: SparseNetwork, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

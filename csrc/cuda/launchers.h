@@ -25,7 +25,7 @@ FASTLBBNN_EXPORT int fastlbbnn_cuda_interface(void);
 FASTLBBNN_EXPORT const char* fastlbbnn_cuda_error(int code);
 
 // y = relu(W x + b), unstructured, float32. row_offsets [rows + 1]; columns, values [weights];
-// index_bytes: 2 (uint16) or 4 (int32); bias [rows] or null; x [inputs, batch]; y [rows, batch].
+// at most 2^31 - 64 of them; index_bytes: 2 (uint16) or 4 (int32); bias [rows] or null; x [inputs, batch]; y [rows, batch].
 FASTLBBNN_EXPORT int fastlbbnn_csr_matmul(const int32_t* row_offsets, const void* columns, int index_bytes,
                                           const float* values, const float* bias, const float* x, float* y,
                                           int64_t rows, int64_t batch, int relu, void* stream);

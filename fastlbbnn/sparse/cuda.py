@@ -26,6 +26,8 @@ LIBRARY = "_sparse_cuda.so"
 #: What fastlbbnn_cuda_interface() answers for the signatures below.
 INTERFACE = 1
 BLOCKS = (8, 16, 32)
+#: The kernels count weights in 32 bits, and up to one warp beyond the last.
+MOST_WEIGHTS = 2**31 - 64
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 _BUILD = (
@@ -282,8 +284,8 @@ class CudaModel:
                 move(source.values, self.dtype),
             )
         else:
-            if layer.nnz > np.iinfo(np.int32).max:
-                raise ValueError(f"a layer has {layer.nnz} weights; expected fewer than 2^31")
+            if layer.nnz > MOST_WEIGHTS:
+                raise ValueError(f"a layer has {layer.nnz} weights; expected up to {MOST_WEIGHTS}")
             arrays = (
                 move(layer.row_offsets.astype(np.int32)),
                 move(layer.columns),

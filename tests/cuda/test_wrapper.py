@@ -10,6 +10,8 @@ import torch
 from emulated_cuda import block_case, build_library, csr_case
 from sparse_networks import make_network
 
+import fastlbbnn
+from fastlbbnn.nn import LBBNNLinear
 from fastlbbnn.sparse import SparseNetwork
 from fastlbbnn.sparse.cuda import CudaLibrary, CudaModel, library, unavailable
 
@@ -116,6 +118,36 @@ def test_wrong_arguments_are_explained(launchers):
     model = CudaModel(network, device="cpu", launchers=launchers)
     with pytest.raises(ValueError, match=r"x is \[2, 3\]; expected \[batch, 60\]"):
         model(torch.zeros(2, 3))
+
+
+def test_a_selected_network_runs_as_it_is(launchers):
+    trained = torch.nn.Sequential(
+        LBBNNLinear(48, 40, block=(16, 16)), torch.nn.ReLU(), LBBNNLinear(40, 6)
+    )
+    # An indicator that is as likely in as out of the network: about half of the blocks are left.
+    g = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in trained.named_parameters():
+            if "omega" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=g))
+    small = fastlbbnn.select(trained)
+    x = torch.randn(9, 48, generator=g)
+    y = CudaModel(small, dtype=torch.bfloat16, device="cpu", launchers=launchers)(x)
+    exact, allowed = dense_pass(small.network, x, torch.bfloat16)
+    assert small.network.layers[0].blocks is not None
+    assert ((y.double() - exact).abs() <= allowed).all()
+
+
+def test_what_a_launcher_refuses_is_explained(launchers):
+    """Sizes beyond a grid are refused before any memory is touched."""
+    call = launchers._library.fastlbbnn_csr_matmul
+    assert call(None, None, 4, None, None, None, None, 2**31 - 1, 2**40, 0, None) == -2
+    assert call(None, None, 4, None, None, None, None, 2**31, 1, 0, None) == -2
+    assert call(None, None, 4, None, None, None, None, -1, 1, 0, None) == -1
+    offsets, columns = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1]).int()
+    values, x = torch.zeros(129).half()[1:].view(2, 8, 8), torch.zeros(16, 8).half()
+    with pytest.raises(RuntimeError, match=r"do not start at a multiple of 16 bytes \(code -3\)"):
+        launchers.block_matmul(offsets, columns, values, x, 8)
 
 
 def test_where_there_is_no_gpu_the_reason_is_given():

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sparse_networks import NETWORKS, forward, make_network
+import torch
+from sparse_networks import NETWORKS, forward, make_network, make_selected
 
 from fastlbbnn.sparse.c_source import c_identifier, export_c, float_literal
 
@@ -58,6 +59,18 @@ def test_the_compiled_source_agrees_with_the_network(name, tmp_path):
     one = np.full(network.out_features, np.nan, np.float32)
     getattr(library, f"{prefix}_predict")(address(x[3]), address(one))
     np.testing.assert_array_equal(one, y[3])
+
+
+def test_a_selected_network_gives_the_same_in_c(tmp_path):
+    small = make_selected((12, 30, 20, 4))
+    library = compile_library(export_c(small, tmp_path, name="net")[0])
+    x = torch.randn(6, 12, generator=torch.Generator().manual_seed(1))
+    y = np.full((6, 4), np.nan, np.float32)
+    library.net_predict_batch(address(x.numpy()), address(y), ctypes.c_size_t(6))
+    exact, allowed = forward(small.network, x.numpy())
+    assert small.network.inputs.size < 12  # so the inputs are chosen
+    assert (np.abs(y - exact) <= allowed).all()
+    assert (np.abs(y - small(x).numpy()) <= 2 * allowed).all()
 
 
 def test_the_source_is_self_contained(tmp_path):

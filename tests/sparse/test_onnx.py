@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from sparse_networks import NETWORKS, forward
+import torch
+from sparse_networks import NETWORKS, forward, make_selected
 
 from fastlbbnn.sparse.onnx import export_onnx, to_onnx
 
@@ -32,6 +33,14 @@ def test_onnxruntime_agrees_with_the_network(name, tmp_path):
         assert y.shape == exact.shape and y.dtype == np.float32
         assert (np.abs(y - exact) <= allowed).all()
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_selected_network_gives_the_same_in_onnxruntime(tmp_path):
+    small = make_selected((12, 30, 20, 4))
+    x = torch.randn(6, 12, generator=torch.Generator().manual_seed(1))
+    y = run(export_onnx(small, tmp_path / "model.onnx"), x.numpy())
+    _, allowed = forward(small.network, x.numpy())
+    assert (np.abs(y - small(x).numpy()) <= 2 * allowed).all()
 
 
 def test_only_what_is_used_is_in_the_file():
