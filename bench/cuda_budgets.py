@@ -3,13 +3,15 @@
     python bench/cuda_budgets.py [--json FILE] [--architectures 80,90,100,120]
 
 Registers, shared memory, stack and spills of every kernel, and how many tensor-core instructions it
-has. Nothing is run: there is no speed here.
+has. Where cuobjdump is found (in the CUDA toolkit, and with Triton), also how many of these and of
+the 16-byte loads from global memory are in the machine code. Nothing is run: no speed is shown.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -29,12 +31,22 @@ COLUMNS = {
     "stack_bytes": "d",
     "spill_bytes": "d",
     "tensor_core_instructions": "d",
+    "sass_tensor_core": "d",
+    "sass_wide_loads": "d",
 }
-Row = dict[str, str | int]
+Row = dict[str, str | int | None]
 
 
 def find_nvcc() -> str | None:
     return shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+def find_cuobjdump() -> str | None:
+    candidates = ["cuobjdump", "/usr/local/cuda/bin/cuobjdump"]
+    triton = importlib.util.find_spec("triton")
+    if triton is not None and triton.submodule_search_locations:
+        candidates.append(f"{triton.submodule_search_locations[0]}/backends/nvidia/bin/cuobjdump")
+    return next((found for c in candidates if (found := shutil.which(c))), None)
 
 
 def readable(mangled: str) -> str:
@@ -70,6 +82,19 @@ def tensor_core_counts(ptx: str) -> dict[str, int]:
     return {re.match(r"\w+", b)[0]: len(re.findall(r"\bmma\.sync\.", b)) for b in bodies}
 
 
+def sass_counts(cubin: Path) -> dict[str, tuple[int, int]]:
+    """Mangled name -> tensor-core instructions and 16-byte global loads in its machine code."""
+    tool = find_cuobjdump()
+    if tool is None:
+        return {}
+    bodies = re.split(r"Function : ", run([tool, "-sass", str(cubin)]))[1:]
+    wide = r"\b(?:LDG|LDGSTS)\.[\w.]*\b128\b"
+    return {
+        re.match(r"\w+", b)[0]: (len(re.findall(r"\bHMMA\.", b)), len(re.findall(wide, b)))
+        for b in bodies
+    }
+
+
 def compile_one(nvcc: str, source: Path, architecture: str, directory: Path) -> list[Row]:
     stem = directory / f"{source.stem}-{architecture}"
     flags = ["-std=c++17", "-O3", "-lineinfo", f"-arch=sm_{architecture}", str(source)]
@@ -77,6 +102,7 @@ def compile_one(nvcc: str, source: Path, architecture: str, directory: Path) -> 
     stem.mkdir()
     command = [nvcc, *flags, "-Xptxas", "-v", "-cubin", "-o", str(stem / "kernels.cubin")]
     report = run([*command, "--keep", "--keep-dir", str(stem)])
+    machine = sass_counts(stem / "kernels.cubin")
     counts = tensor_core_counts(next(stem.glob("*.ptx")).read_text())
     rows: list[Row] = []
     pattern = (
@@ -95,6 +121,8 @@ def compile_one(nvcc: str, source: Path, architecture: str, directory: Path) -> 
                 "stack_bytes": int(stack),
                 "spill_bytes": int(stores) + int(loads),
                 "tensor_core_instructions": counts[name],
+                "sass_tensor_core": machine[name][0] if machine else None,
+                "sass_wide_loads": machine[name][1] if machine else None,
             }
         )
     if len(rows) != len(counts):

@@ -2,9 +2,9 @@
 
 The model has one input ``x`` [batch, in_features] and one output ``y`` [batch, out_features], both
 float32: a Gather of the input features that are used, then a Gemm for every layer that is left,
-with a Relu where the network has one. (A network that ignores its input is an Expand of its biases.)
-The weights are those at their means, and dense: ONNX has no sparse Gemm that runtimes implement. What
-selection saves here are the units and inputs that it removed.
+with a Relu where the network has one. (A network that ignores its input is its biases, expanded.)
+The weights are those at their means, and dense: ONNX has no sparse Gemm that runtimes implement.
+What selection saves here are the units and inputs that it removed.
 """
 
 from __future__ import annotations

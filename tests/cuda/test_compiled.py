@@ -59,6 +59,17 @@ def test_block_kernels_use_tensor_cores(rows):
             assert row["tensor_core_instructions"] == 0
 
 
+def test_tensor_cores_and_wide_loads_are_in_the_machine_code(rows):
+    if cuda_budgets.find_cuobjdump() is None:
+        pytest.skip("no cuobjdump: it comes with the CUDA toolkit and with Triton")
+    for row in rows:
+        if row["kernel"].startswith("block_matmul"):
+            assert row["sass_tensor_core"] == row["tensor_core_instructions"], row
+            assert row["sass_wide_loads"] > 0, row
+        elif ", 4, " in row["kernel"]:  # four columns of the batch a lane
+            assert row["sass_wide_loads"] > 0, row
+
+
 def test_shared_memory_is_what_a_launch_asks_for(tmp_path):
     if shutil.which("g++") is None:
         pytest.skip("no g++: the header is compiled to compare")
