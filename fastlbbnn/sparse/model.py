@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
 
@@ -83,7 +84,10 @@ class SparseModel:
                 full = np.zeros((layer.rows, self.in_features), np.float32)
                 full[:, self.network.inputs] = weight
                 weight = full
-            linear = nn.utils.skip_init(nn.Linear, weight.shape[1], layer.rows)
+            with warnings.catch_warnings():
+                # A network that is a constant has layers without inputs, which is as it should be.
+                warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+                linear = nn.utils.skip_init(nn.Linear, weight.shape[1], layer.rows)
             linear.weight.data = torch.from_numpy(weight)
             linear.bias.data = torch.from_numpy(layer.bias_mean.copy())
             modules += [linear, nn.ReLU()] if layer.relu else [linear]

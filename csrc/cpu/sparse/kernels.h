@@ -47,6 +47,10 @@ struct Kernels {
 
 const Kernels& kernels();
 
+// Those for a batch: where eight lanes hold it all, sixteen would be half empty, and narrow loads go
+// three at a time where wide ones go two. Packed weights serve every table.
+const Kernels& kernels_for(int64_t batch);
+
 extern const Kernels kPortable;
 #if defined(__x86_64__)
 extern const Kernels kAvx2;

@@ -67,7 +67,7 @@ void single(const Network& net, const Pass& pass) {
 // all threads busy.
 struct Tiles {
   int64_t vectors, count, lanes, batch;
-  Tiles(int64_t batch, int threads) : lanes(kernels().lanes), batch(batch) {
+  Tiles(int64_t batch, int threads, int lanes) : lanes(lanes), batch(batch) {
     vectors = (batch + lanes - 1) / lanes;
     count = (vectors + kMaxVectors - 1) / kMaxVectors;
     count = std::min(vectors, (count + threads - 1) / threads * threads);
@@ -82,9 +82,9 @@ struct Tiles {
 
 // Through all layers; returns where the last one's outputs are.
 template <class Values, class Bias>
-const float* through_layers(const Network& net, const Pass& pass, const float* x, float* const* next,
-                            int vectors, const Values& values, const Bias& bias) {
-  const Kernels& k = kernels();
+const float* through_layers(const Network& net, const Kernels& k, const Pass& pass, const float* x,
+                            float* const* next, int vectors, const Values& values,
+                            const Bias& bias) {
   for (int32_t l = pass.first; l < pass.last; ++l) {
     const Layer& layer = net.layers[l];
     float* y = next[l % 2];
@@ -112,8 +112,8 @@ struct TileBuffers {
 
 void run(const Network& net, const Pass& pass) {
   if (pass.batch == 1) return single(net, pass);
-  const Kernels& k = kernels();
-  const Tiles tiles(pass.batch, pass.threads);
+  const Kernels& k = kernels_for(pass.batch);
+  const Tiles tiles(pass.batch, pass.threads, k.lanes);
   const int64_t inputs = net.layers[pass.first].rows.cols;
   const int64_t outputs = net.layers[pass.last - 1].rows.rows;
   const int64_t wide = widest(net, pass.first, pass.last);
@@ -124,7 +124,7 @@ void run(const Network& net, const Pass& pass) {
     k.to_tile(pass.x + row * pass.stride, pass.stride, rows, index_of(net, pass.first), inputs,
               buffers.x, vectors);
     const float* y = through_layers(
-        net, pass, buffers.x, buffers.next, vectors,
+        net, k, pass, buffers.x, buffers.next, vectors,
         [&](int32_t l) {
           const Layer& layer = net.layers[l];
           return pass.formats[l] == Format::kBlocks ? layer.packed_blocks.values.data()
@@ -137,8 +137,8 @@ void run(const Network& net, const Pass& pass) {
 
 // The inputs of a tile are brought into place once for all samples of a task.
 void run(const Network& net, const Draws& draws, const Pass& pass) {
-  const Kernels& k = kernels();
-  const Tiles tiles(pass.batch, pass.threads);
+  const Kernels& k = kernels_for(pass.batch);
+  const Tiles tiles(pass.batch, pass.threads, k.lanes);
   const int64_t samples = static_cast<int64_t>(draws.samples.size());
   const int64_t parts = std::min(samples, std::max<int64_t>(1, pass.threads / tiles.count));
   const int64_t inputs = net.layers[pass.first].rows.cols;
@@ -154,7 +154,7 @@ void run(const Network& net, const Draws& draws, const Pass& pass) {
     for (int64_t s = samples * part / parts; s < samples * (part + 1) / parts; ++s) {
       const std::vector<SampledLayer>& drawn = draws.samples[s];
       const float* y = through_layers(
-          net, pass, buffers.x, buffers.next, vectors,
+          net, k, pass, buffers.x, buffers.next, vectors,
           [&](int32_t l) { return drawn[l].values.data(); },
           [&](int32_t l) { return drawn[l].bias.data(); });
       k.from_tile(y, vectors, outputs, rows, pass.y + (s * pass.batch + row) * outputs, outputs);

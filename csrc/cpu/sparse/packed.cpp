@@ -35,7 +35,8 @@ PackedRows pack_rows(const Rows& m, const float* values, bool relu, int64_t pane
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
       return end[a] - begin[a] < end[b] - begin[b];
     });
-    Panel panel{p * width, static_cast<int64_t>(out.parts.size()), 0};
+    Panel panel{p * width, static_cast<int64_t>(out.parts.size()), 0,
+                -static_cast<int64_t>(out.values.size())};
     for (const int64_t r : order) {
       // The first panel starts every row with its bias, so it has all of them.
       if (p > 0 && begin[r] == end[r]) continue;
@@ -49,6 +50,7 @@ PackedRows pack_rows(const Rows& m, const float* values, bool relu, int64_t pane
       }
     }
     panel.end_part = static_cast<int64_t>(out.parts.size());
+    panel.weights += static_cast<int64_t>(out.values.size());
     out.panels.push_back(panel);
     begin = end;
   }

@@ -50,7 +50,7 @@ struct RowPart {
 // Columns [first_col, ...) of W. The activations of a panel stay in the first-level cache while all
 // rows go over them, so that it is read from there and not from the second level.
 struct Panel {
-  int64_t first_col, first_part, end_part;
+  int64_t first_col, first_part, end_part, weights;
 };
 
 // Rows of a panel are in the order of their number of weights: the loop over a row's weights then
