@@ -176,7 +176,11 @@ class OptionalBuild(build_ext):
                 compiled = list(pool.map(compile_one, ext.sources))
             subprocess.run([nvcc, "-shared", *CUDA_FLAGS, *compiled, "-o", str(target)], check=True)
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
-            warn(ext.name, f"{type(error).__name__}: {error}.")
+            warn(
+                ext.name,
+                f"{type(error).__name__}: {error}. (nvcc before 12.8 does not know the newest GPUs: "
+                "list yours in FASTLBBNN_CUDA_ARCHITECTURES, such as 80;90.)",
+            )
 
     def compile_in_parallel(self, ext: Extension) -> None:
         """Compile each source in a thread of its own; setuptools then finds and links the objects."""
