@@ -1,15 +1,25 @@
-"""Builds the C++ extension. Everything else about the package is in pyproject.toml.
+"""Builds the C++ extension and the library of selected networks. All else is in pyproject.toml.
 
 The extension uses PyTorch's stable ABI: it needs torch's headers and library to be built, but not
 torch itself to run, so the build works with and without pip's build isolation, and one build serves
 every Python from 3.11 and every torch from the version below. Where it cannot be built, the package
 still installs and computes with plain PyTorch.
+
+The library of selected networks (``fastlbbnn/_sparse.so``, sources in csrc/cpu/sparse) needs neither
+torch nor Python's headers: it is loaded with ctypes, also where torch is absent.
+
+The CUDA kernels of selected networks (``fastlbbnn/_sparse_cuda.so``, sources in csrc/cuda) are built
+by nvcc where torch has CUDA, and elsewhere with FASTLBBNN_CUDA=1; FASTLBBNN_CUDA=0 leaves them out.
+FASTLBBNN_CUDA_ARCHITECTURES lists the compute capabilities, by default "80;90;100;120".
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shutil
+import subprocess
 import sys
 import sysconfig
 import textwrap
@@ -26,6 +36,7 @@ ROOT = Path(__file__).parent
 TORCH_TARGET = "0x020d000000000000"
 
 SOURCES = ["csrc/register.cpp", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cpu/*.cpp"))]
+SPARSE_SOURCES = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cpu/sparse/*.cpp"))
 HEADERS = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.h"))
 
 COMPILE_FLAGS = [
@@ -38,8 +49,15 @@ COMPILE_FLAGS = [
     "-Wno-uninitialized",
     "-Wno-maybe-uninitialized",
     "-Wno-psabi",
-    f"-DTORCH_TARGET_VERSION={TORCH_TARGET}",
 ]
+
+#: Names of the libraries of selected networks, as extension modules that nobody imports.
+SPARSE = "fastlbbnn._sparse"
+SPARSE_CUDA = "fastlbbnn._sparse_cuda"
+
+CUDA_SOURCES = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cuda/*.cu"))
+CUDA_HEADERS = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cuda/*.*h"))
+CUDA_FLAGS = ["-std=c++17", "-O3", "-Xcompiler", "-fPIC,-fvisibility=hidden", "-cudart", "static"]
 
 
 def torch_directory() -> Path | None:
@@ -56,12 +74,43 @@ def torch_directory() -> Path | None:
     return None
 
 
-def warn(reason: str) -> None:
-    text = textwrap.fill(
-        f"fastlbbnn: the C++ extension was NOT built: {reason} The package works without it, through "
-        "the reference backend, many times slower. `python -m fastlbbnn.info` shows the state.",
-        width=88,
-    )
+def wants_cuda() -> bool:
+    asked = os.environ.get("FASTLBBNN_CUDA")
+    if asked is not None:
+        return asked == "1"
+    # Read, not imported: under pip's isolation torch cannot be.
+    version = (torch_directory() or Path()) / "version.py"
+    return version.exists() and bool(re.search(r"^cuda\b.*=\s*['\"]", version.read_text(), re.M))
+
+
+def find_nvcc() -> str | None:
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    candidates = [os.environ.get("CUDACXX"), "nvcc", *(f"{h}/bin/nvcc" for h in homes if h)]
+    return next((found for c in candidates if c and (found := shutil.which(c))), None)
+
+
+def cuda_architectures() -> list[str]:
+    """nvcc's flags: machine code for each, and portable code of the oldest for all newer ones."""
+    names = re.findall(r"\d+[af]?", os.environ.get("FASTLBBNN_CUDA_ARCHITECTURES", "80;90;100;120"))
+    if not names:
+        raise ValueError('FASTLBBNN_CUDA_ARCHITECTURES lists none; expected numbers such as "80;90"')
+    flags = [f"-gencode=arch=compute_{n},code=sm_{n}" for n in names]
+    oldest = min(names, key=lambda n: int(re.sub(r"\D", "", n)))
+    return [*flags, f"-gencode=arch=compute_{oldest},code=compute_{oldest}"]
+
+
+WITHOUT = {
+    "fastlbbnn._C": "the C++ extension was NOT built: {} The package works without it, through the "
+    "reference backend, many times slower. `python -m fastlbbnn.info` shows the state.",
+    SPARSE: "the library of selected networks was NOT built: {} Selected networks still predict with "
+    "PyTorch, as dense ones; fastlbbnn.sparse.runtime needs the library.",
+    SPARSE_CUDA: "the CUDA kernels of selected networks were NOT built: {} All else works without "
+    "them.",
+}
+
+
+def warn(name: str, reason: str) -> None:
+    text = textwrap.fill("fastlbbnn: " + WITHOUT[name].format(reason), width=88)
     line = "*" * 88
     print(f"\n{line}\n{text}\n{line}\n", file=sys.stderr, flush=True)
 
@@ -69,21 +118,69 @@ def warn(reason: str) -> None:
 class OptionalBuild(build_ext):
     """Compiles in parallel, and turns a failure into a loud warning."""
 
+    def get_ext_filename(self, fullname: str) -> str:
+        # Not a Python module, so without Python's suffix.
+        if fullname.endswith(("_sparse", "_sparse_cuda")):
+            return os.path.join(*fullname.split(".")) + ".so"
+        return super().get_ext_filename(fullname)
+
     def build_extension(self, ext: Extension) -> None:
         if os.environ.get("FASTLBBNN_NO_EXTENSION") == "1":
-            warn("FASTLBBNN_NO_EXTENSION=1 is set.")
+            warn(ext.name, "FASTLBBNN_NO_EXTENSION=1 is set.")
             return
-        torch = torch_directory()
-        if torch is None:
-            warn("torch was not found. Install it first: pip install torch==2.13.0, then this package.")
+        if ext.name == SPARSE_CUDA:
+            self.build_cuda(ext)
             return
-        ext.extra_compile_args = [*COMPILE_FLAGS, "-isystem", str(torch / "include")]
-        ext.library_dirs = [str(torch / "lib")]
+        ext.extra_compile_args = list(COMPILE_FLAGS)
+        if ext.name != SPARSE:
+            torch = torch_directory()
+            if torch is None:
+                warn(
+                    ext.name,
+                    "torch was not found. Install it first: pip install torch==2.13.0, then this package.",
+                )
+                return
+            ext.extra_compile_args += [
+                f"-DTORCH_TARGET_VERSION={TORCH_TARGET}", "-isystem", str(torch / "include"),
+            ]
+            ext.library_dirs = [str(torch / "lib")]
         try:
             self.compile_in_parallel(ext)
             super().build_extension(ext)
         except Exception as error:  # whatever the compiler does wrong, the install goes on
-            warn(f"{type(error).__name__}: {error}. Is there a C++17 compiler (g++ 9 or newer)?")
+            warn(
+                ext.name, f"{type(error).__name__}: {error}. Is there a C++17 compiler (g++ 9 or newer)?"
+            )
+
+    def build_cuda(self, ext: Extension) -> None:
+        """Compile and link with nvcc alone."""
+        nvcc = find_nvcc()
+        if nvcc is None:
+            warn(ext.name, "nvcc was not found. Install the CUDA toolkit, or set CUDA_HOME.")
+            return
+        target, objects = Path(self.get_ext_fullpath(ext.name)), Path(self.build_temp) / "csrc/cuda"
+        newest = max((ROOT / p).stat().st_mtime for p in ext.depends)
+        if target.exists() and not self.force and target.stat().st_mtime > newest:
+            return
+        objects.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+
+        def compile_one(source: str) -> str:
+            obj = str(objects / (Path(source).stem + ".o"))
+            flags = [*CUDA_FLAGS, *cuda_architectures()]
+            subprocess.run([nvcc, *flags, "-c", str(ROOT / source), "-o", obj], check=True)
+            return obj
+
+        try:
+            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+                compiled = list(pool.map(compile_one, ext.sources))
+            subprocess.run([nvcc, "-shared", *CUDA_FLAGS, *compiled, "-o", str(target)], check=True)
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            warn(
+                ext.name,
+                f"{type(error).__name__}: {error}. (nvcc before 12.8 does not know the newest GPUs: "
+                "list yours in FASTLBBNN_CUDA_ARCHITECTURES, such as 80;90.)",
+            )
 
     def compile_in_parallel(self, ext: Extension) -> None:
         """Compile each source in a thread of its own; setuptools then finds and links the objects."""
@@ -98,7 +195,7 @@ class OptionalBuild(build_ext):
             )
 
         with ThreadPoolExecutor(jobs) as pool:
-            ext.extra_objects = [o for objects in pool.map(compile_one, SOURCES) for o in objects]
+            ext.extra_objects = [o for objects in pool.map(compile_one, ext.sources) for o in objects]
         ext.sources = []
 
 
@@ -120,7 +217,23 @@ setup(
             extra_link_args=["-Wl,--no-as-needed"],
             language="c++",
             py_limited_api=True,
-        )
+        ),
+        Extension(
+            SPARSE,
+            SPARSE_SOURCES,
+            depends=[*SPARSE_SOURCES, *HEADERS],
+            extra_link_args=["-pthread"],
+            language="c++",
+        ),
+        *(
+            [
+                Extension(
+                    SPARSE_CUDA, CUDA_SOURCES, depends=[*CUDA_SOURCES, *CUDA_HEADERS], optional=True
+                )
+            ]
+            if wants_cuda()
+            else []
+        ),
     ],
     cmdclass={"build_ext": OptionalBuild, "bdist_wheel": StableWheel},
 )

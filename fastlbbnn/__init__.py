@@ -34,21 +34,24 @@ _EXPORTS = {
     "kl": "objective",
     "param_groups": "optim",
     "predict": "prediction",
+    "select": "sparse.selection",
     "use_backend": "backends",
     "weights": "nn",
 }
-_MODULES = ("backends", "functional", "likelihoods", "nn", "ops", "optim", "priors", "reference")
+_MODULES = ("backends", "functional", "likelihoods", "nn", "ops", "optim", "priors", "reference",
+            "sparse")
 
 __all__ = [*sorted(_EXPORTS), *_MODULES]
 
 if TYPE_CHECKING:
-    from . import backends, functional, likelihoods, nn, ops, optim, priors, reference
+    from . import backends, functional, likelihoods, nn, ops, optim, priors, reference, sparse
     from .backends import use_backend
     from .nn import WeightMode, expand_samples, weights
     from .objective import elbo, kl
     from .optim import PAPER_STEP_SIZES, Adam, param_groups
     from .prediction import density, predict
     from .priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior
+    from .sparse.selection import select
 
 
 def __getattr__(name: str):

@@ -23,6 +23,13 @@ def cpu_kernels() -> str | None:
     return torch.ops.fastlbbnn.cpu_capability()
 
 
+def sparse_states() -> dict[str, str | None]:
+    """Library of selected networks -> None when it runs here, else why not and what to do."""
+    from .sparse import _library, cuda
+
+    return {"cpu": _library.unavailable(), "cuda": cuda.unavailable()}
+
+
 def main() -> None:
     print(f"fastlbbnn {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
     print(f"{platform.machine()}, {torch.get_num_threads()} threads")
@@ -34,6 +41,9 @@ def main() -> None:
             print(f"  {name:<10} on    {backend.describes}{kernels}")
         else:
             print(f"  {name:<10} OFF   {reason}")
+    print("selected networks (fastlbbnn.select):")
+    for name, reason in sparse_states().items():
+        print(f"  {name:<10} " + ("on" if reason is None else f"OFF   {reason}"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,234 @@
+"""The object that predicts: inputs, plans, draws, threads, the way back."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from selected import assert_equal_to_rounding, inputs, outputs, trained
+
+import fastlbbnn
+from fastlbbnn.sparse import SparseModel, _library
+from fastlbbnn.sparse import plan as plan_module
+
+
+@pytest.fixture
+def small() -> SparseModel:
+    return fastlbbnn.select(trained(50, 41, 33, 7))
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_inputs_of_any_shape_and_layout(small):
+    x = inputs(24, 50)
+    y = small(x)
+    torch.testing.assert_close(small(x.view(2, 3, 4, 50)), y.view(2, 3, 4, 7))
+    assert_equal_to_rounding(small(x[0]), y[0])
+    assert_equal_to_rounding(small(x.T.contiguous().T), y)
+    assert_equal_to_rounding(small(x[::3]), y[::3])
+    assert small(x[:0]).shape == (0, 7)
+    assert small.sample(x[:0], samples=2).shape == (2, 0, 7)
+    assert small.sample(x.view(4, 6, 50), samples=2).shape == (2, 4, 6, 7)
+    assert not small(x.clone().requires_grad_()).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (lambda: torch.zeros(3, 49), ValueError, r"x is \[3, 49\]; expected a last axis of 50"),
+        (lambda: torch.zeros(()), ValueError, "expected a last axis of 50"),
+        (lambda: torch.zeros(3, 50).double(), TypeError, "x is torch.float64"),
+        (lambda: np.zeros((3, 50)), TypeError, "x is a ndarray"),
+        (lambda: torch.zeros(3, 50, device="meta"), ValueError, "x is on meta"),
+    ],
+)
+def test_bad_inputs_are_refused(small, x, error, message):
+    for call in (small, small.sample, small.predict):
+        with pytest.raises(error, match=message):
+            call(x())
+
+
+def test_nan_and_infinite_inputs_come_through_as_in_torch(small):
+    x = inputs(20, 50)
+    x[3, 5], x[4, 6] = float("nan"), float("inf")
+    expected = small.to_dense()(x)
+    for formats in ("dense", "csr"):
+        y = small.use(formats)(x)
+        torch.testing.assert_close(y[[0, 1, 2, 5]], expected[[0, 1, 2, 5]], rtol=1e-4, atol=1e-5)
+        # A weight of zero times infinity is NaN in the dense network and nothing in the sparse one.
+        assert bool(torch.isnan(y[3]).any()) == bool(torch.isnan(expected[3]).any())
+
+
+def test_to_dense_takes_all_input_features(small):
+    dense = small.to_dense()
+    assert (dense[0].in_features, dense[-1].out_features) == (50, 7)
+    x = inputs(30, 50)
+    assert_equal_to_rounding(dense(x), small(x))
+
+
+def test_a_plan_names_a_format_a_layer_and_its_times(small):
+    plan = small.plan(32)
+    assert len(plan.formats) == 3
+    assert set(plan.formats) <= {"dense", "csr"}
+    assert all(set(times) == {"dense", "csr"} for times in plan.seconds)
+    assert all(t > 0 for times in plan.seconds for t in times.values())
+    for text in ("batch 32", "layer 2", " us"):
+        assert text in str(plan)
+    assert "set by hand" in str(small.use("csr").plan(32))
+
+
+def test_the_plan_takes_what_was_measured_to_be_faster(small, monkeypatch):
+    fast = {"dense": [1.0, 1.0, 1.0, 1.0], "csr": [0.5, 0.9, 2.0, 4.0]}
+    planner = small._planner
+    monkeypatch.setattr(planner, "_measure", lambda threads: [fast] * 3)
+    assert planner.plan(1, 1).formats == ("csr",) * 3
+    assert planner.plan(8, 1).formats == ("csr",) * 3
+    assert planner.plan(32, 1).formats == ("dense",) * 3
+    assert planner.plan(128, 1, samples=10).formats == ("dense",) * 3
+    assert planner.plan(1000, 1).seconds[0] == pytest.approx(
+        {"dense": 1000 / 128, "csr": 4.0 * 1000 / 128}
+    )
+
+
+def test_a_mixed_plan_computes_the_same(small):
+    x = inputs(40, 50)
+    expected = small.use("dense")(x)
+    for formats in (("dense", "csr", "csr"), ("csr", "dense", "csr"), ("csr", "csr", "dense")):
+        assert_equal_to_rounding(small.use(formats)(x), expected)
+        assert small.plan(40).formats == formats
+    small.use(None)
+    assert small.plan(40).seconds
+
+
+@pytest.mark.parametrize(
+    ("formats", "message"),
+    [
+        ("best", "format 'best' is not known"),
+        (("csr",), "1 formats for 3 layers"),
+        ("bsr", "layer 0 cannot be computed as 'bsr'"),
+    ],
+)
+def test_impossible_plans_are_refused(small, formats, message):
+    with pytest.raises(ValueError, match=message):
+        small.use(formats)
+
+
+def test_calibration_stays_within_its_budget():
+    """0.1 s is promised for all layers; the clock is generous here for a busy machine."""
+    assert plan_module.BUDGET <= 0.1
+    small = fastlbbnn.select(trained(784, 1500, 1500, 10, density=0.1))
+    start = time.perf_counter()
+    small.plan(1)
+    assert time.perf_counter() - start < 2.0
+
+
+def test_first_rows_are_a_layer_of_their_own():
+    for block in ((1, 1), (4, 4)):
+        layer = fastlbbnn.select(trained(40, 30, 5, block=block, density=0.8)).network.layers[0]
+        part = plan_module.first_rows(layer, 9)
+        assert part.rows == (9 if block == (1, 1) else 12)
+        np.testing.assert_array_equal(part.dense(), layer.dense()[: part.rows])
+
+
+@pytest.mark.parametrize("formats", [None, "csr"])
+def test_results_do_not_depend_on_threads_and_repeat(small, threads, formats):
+    small.use(formats or "csr")
+    draws = small.draw(5, seeds=[1, 2, 3])
+    for batch in (1, 9, 33, 300):
+        x = inputs(batch, 50)
+        found = []
+        for count in (1, 2, 3):
+            threads(count)
+            found += [(small(x), draws(x)) for _ in range(3)]
+        for y, sampled in found[1:]:
+            assert torch.equal(y, found[0][0])
+            assert torch.equal(sampled, found[0][1])
+
+
+def test_an_observation_does_not_depend_on_its_place_in_the_batch(small):
+    small.use("csr")
+    x = inputs(200, 50)
+    y = small(x)
+    assert torch.equal(small(x.flip(0)).flip(0), y)
+    assert torch.equal(small(x[70:170]), y[70:170])
+
+
+def test_draws_can_be_kept_and_are_a_function_of_the_seed(small):
+    x = inputs(20, 50)
+    draws = small.draw(4, seeds=[5, 6, 7])
+    assert torch.equal(draws(x), small.sample(x, 4, seeds=[5, 6, 7]))
+    assert_equal_to_rounding(draws(x[:3]), draws(x)[:, :3])
+    assert torch.equal(small.sample(x, 2, seeds=[5, 6, 7]), draws(x)[:2])
+    assert not torch.equal(small.sample(x, 4, seeds=[5, 6, 8]), draws(x))
+    by_generator = [small.sample(x, 2, generator=torch.Generator().manual_seed(3)) for _ in "ab"]
+    assert torch.equal(*by_generator)
+
+
+def test_draws_have_the_posteriors_moments():
+    """The mean of n draws of one weight lies within 6 scale / sqrt(n); their spread likewise."""
+    small = fastlbbnn.select(trained(6, 4, density=1.0))
+    layer, n = small.network.layers[0], 4000
+    eye = torch.eye(6)
+    drawn = small.sample(torch.cat([torch.zeros(1, 6), eye]), n)
+    weights = (drawn[:, 1:] - drawn[:, :1]).double()
+    mean, scale = (torch.from_numpy(layer.dense(v)).T for v in (layer.mean, layer.scale))
+    assert ((weights.mean(0) - mean).abs() < 6 * scale / n**0.5 + 1e-6).all()
+    assert ((weights.std(0) / scale - 1).abs() < 6 / (2 * n) ** 0.5 + 1e-3).all()
+
+
+def test_predict_averages_probabilities(small):
+    x = inputs(10, 50)
+    torch.testing.assert_close(small.predict(x).sum(-1), torch.ones(10))
+    g = lambda: torch.Generator().manual_seed(4)  # noqa: E731
+    every = small.predict(x, samples=6, average=False, generator=g())
+    torch.testing.assert_close(every.mean(0), small.predict(x, samples=6, generator=g()))
+
+
+def test_bad_draws_are_refused(small):
+    with pytest.raises(ValueError, match="samples=0"):
+        small.draw(0)
+    with pytest.raises(ValueError, match="2 seeds for 3 layers"):
+        small.draw(1, seeds=[1, 2])
+    means = fastlbbnn.select(trained(50, 41, 33, 7), posterior=False)
+    with pytest.raises(ValueError, match="means alone"):
+        means.sample(inputs(2, 50))
+
+
+def test_without_the_library_torch_predicts_and_draws_the_same(monkeypatch):
+    model = trained(50, 41, 33, 7, density=0.05)
+    expected = fastlbbnn.select(model)
+    monkeypatch.setattr(_library, "unavailable", lambda: "it was taken away")
+    small = fastlbbnn.select(model)
+    x = inputs(9, 50)
+    assert small.plan(9).formats == ("dense",) * 3
+    assert_equal_to_rounding(small(x), expected(x))
+    assert_equal_to_rounding(small.sample(x, 3, seeds=[1, 2, 3]), expected.sample(x, 3, seeds=[1, 2, 3]))
+    with pytest.raises(ValueError, match="cannot be computed as 'csr' here"):
+        small.use("csr")
+
+
+def test_repr_says_what_is_left(small):
+    assert f"{small.nnz} weights" in repr(small)
+    assert "(4, 4)" in repr(fastlbbnn.select(trained(8, 8, 8, block=(4, 4), density=0.9)))
+
+
+def test_many_batch_sizes_do_not_pile_up(small):
+    x = inputs(600, 50)
+    for batch in range(1, 600, 2):
+        small(x[:batch])
+    assert len(small._passes) <= 256
+
+
+def test_more_inputs_than_sixteen_bits_hold():
+    model = trained(70_000, 3, density=0.0005)
+    small = fastlbbnn.select(model)
+    assert small.network.in_features == 70_000
+    x = inputs(5, 70_000)
+    assert_equal_to_rounding(small.use("csr")(x), outputs(model, x, "median-mean")[0])
