@@ -114,17 +114,15 @@ def _named(name: str, device: str, dtype: torch.dtype) -> str:
 
 
 def _automatic(device: str, dtype: torch.dtype) -> str:
-    passed_over, missed = [], False
+    passed_over = []
     for name, candidate in BACKENDS.items():
         # Tensors first: a backend for other devices is not even asked whether it could run.
-        refused = candidate.refuses(device, dtype)
-        reason = refused or candidate.unavailable()
+        reason = candidate.refuses(device, dtype) or candidate.unavailable()
         if reason is None:
             why = f" (not {'; not '.join(passed_over)})" if passed_over else ""
-            # Doing without a faster backend for these tensors is worth a warning.
-            level = logging.WARNING if missed else logging.INFO
+            # Falling back to slow code is worth a warning, the normal choice is not.
+            level = logging.WARNING if name == "reference" else logging.INFO
             _log.log(level, "%s on %s: using the %s backend%s", dtype, device, name, why)
             return name
-        missed = missed or refused is None
         passed_over.append(f"{name}: {reason}")
     raise TypeError(f"no backend for {dtype} on {device}: {'; '.join(passed_over)}")
