@@ -29,12 +29,12 @@ _EXPORTS = {
 
 __all__ = sorted(_EXPORTS)
 
-if TYPE_CHECKING:
-    from .artifact import read_artifact, write_artifact
-    from .formats import BlockArrays, SparseLayer, SparseNetwork
-    from .model import SparseModel
-    from .plan import Plan
-    from .selection import select
+if TYPE_CHECKING:  # names for type checkers; users get them lazily
+    from .artifact import read_artifact, write_artifact  # noqa: F401
+    from .formats import BlockArrays, SparseLayer, SparseNetwork  # noqa: F401
+    from .model import SparseModel  # noqa: F401
+    from .plan import Plan  # noqa: F401
+    from .selection import select  # noqa: F401
 
 
 def __getattr__(name: str):
