@@ -121,8 +121,8 @@ def _automatic(device: str, dtype: torch.dtype) -> str:
         reason = refused or candidate.unavailable()
         if reason is None:
             why = f" (not {'; not '.join(passed_over)})" if passed_over else ""
-            # Doing without a faster backend for these tensors is worth a warning.
-            level = logging.WARNING if missed else logging.INFO
+            # Falling back to slow code is worth a warning, the normal choice is not.
+            level = logging.WARNING if missed or name == "reference" else logging.INFO
             _log.log(level, "%s on %s: using the %s backend%s", dtype, device, name, why)
             return name
         missed = missed or refused is None
