@@ -4,10 +4,10 @@
     mean = x m' + b,   var = (x*x) v' + tau_b^2,   y = mean + eps sqrt(var)
 
 Both products come from one read of the parameters and of x; a second, small kernel draws. (With
-the draw in its epilogue the first one spills registers at 64 rows a tile.) Samples that share x share both
-products: ``rows`` of products are M then, and S * M where samples have their own x. The moments of a
-weight take about 60 instructions and no noise, half of a draw (``gated_linear.py``), and are made again
-for every tile of the batch and in the backward pass.
+the draw in its epilogue the first one spills registers at 64 rows a tile.) Samples that share x
+share both products: ``rows`` of products are M then, and S * M where samples have their own x. The
+moments of a weight take no noise and about half of the instructions of a draw
+(``gated_linear.py``), and are made again for every tile of the batch and in the backward pass.
 
 Squares need range: of bfloat16 inputs the variance is a bfloat16 product, of float16 ones, whose
 squares overflow above 256, a TF32 product.
@@ -31,8 +31,8 @@ def _moments(kappa, tau, omega, GATES: tl.constexpr):
     """Weights of the mean and of the variance.
 
     The sums over an axis of one element change nothing. To the compiler they are a fence: without
-    them it moves everything from the loads on into the layout of the matrix product's operand, where
-    warps hold the same elements and repeat each other's work: three times the instructions.
+    them it moves everything from the loads on into the layout of the matrix product's operand,
+    where warps hold the same elements and repeat each other's work: three times the instructions.
     """
     mean = kappa
     var = tau * tau
@@ -100,10 +100,12 @@ def _local_linear_fwd_kernel(
 
 @triton.jit
 def _local_finish_kernel(
-    y_ptr, ratio_ptr, parts_ptr, bias_kappa_ptr, bias_rho_ptr, seed_ptr, samples, rows, M, N, splits,
-    HAS_BIAS: tl.constexpr, SHARED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    y_ptr, ratio_ptr, parts_ptr, bias_kappa_ptr, bias_rho_ptr, seed_ptr, samples, rows, M, N,
+    splits, HAS_BIAS: tl.constexpr, SHARED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Adds the parts of mean and variance in their order, and draws: y and eps / (2 std), [S, M, N]."""
+    """Adds the parts of mean and variance in their order, and draws: y and eps / (2 std), [S, M,
+    N].
+    """
     n_tiles = tl.cdiv(N, BN)
     pid = tl.program_id(0)
     m = (pid // n_tiles) * BM + tl.arange(0, BM)[:, None]
@@ -143,7 +145,8 @@ def _local_finish_kernel(
 def _local_upstream_kernel(
     dmean_ptr, dvar_ptr, dy_ptr, ratio_ptr, summed, size, CHUNK: tl.constexpr
 ):
-    """d loss / d mean and d loss / d var of products [size], over the ``summed`` samples sharing them.
+    """d loss / d mean and d loss / d var of products [size], over the ``summed`` samples sharing
+    them.
 
     dvar = dy eps / (2 std). Both in the dtype in which they are multiplied.
     """

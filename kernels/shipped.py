@@ -94,8 +94,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 }
 _GATED = {
     "GATES": 1, "HARD": False, "HAS_BIAS": True, "RELU": False, "STAGED": False, "SPLIT": False,
-    "SHARED": True, "MASKED": False, "LOCAL": False, "BLOCK_ROWS": 1, "BLOCK_COLS": 1, "ADAM": False,
-    "UPDATE_KAPPA": True, "UPDATE_RHO": True, "UPDATE_OMEGA": True, "CHUNK": CHUNK,
+    "SHARED": True, "MASKED": False, "LOCAL": False, "BLOCK_ROWS": 1, "BLOCK_COLS": 1,
+    "ADAM": False, "UPDATE_KAPPA": True, "UPDATE_RHO": True, "UPDATE_OMEGA": True, "CHUNK": CHUNK,
 }  # fmt: skip
 
 _TUNED = {
