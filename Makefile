@@ -28,7 +28,7 @@ $(VENV)/requirements: requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-$(VENV)/installed: $(VENV)/requirements setup.py pyproject.toml $(shell find csrc -name '*.cpp' -o -name '*.h')
+$(VENV)/installed: $(VENV)/requirements setup.py pyproject.toml $(shell find csrc -type f)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
 	$(BIN)/python -m fastlbbnn.info
 	touch $@
@@ -38,4 +38,4 @@ build:
 	$(MAKE) $(VENV)/installed
 
 clean:
-	rm -rf $(VENV) build *.egg-info fastlbbnn/_C.abi3.so
+	rm -rf $(VENV) build *.egg-info fastlbbnn/*.so

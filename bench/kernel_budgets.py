@@ -16,8 +16,8 @@ A compilation takes 2 to 20 seconds. Selections:
 ci     what the tests compile: on sm80 every tuned kernel and elementwise kernel, in bfloat16 with
        every tile and in float32 and tf32 with the largest; on the others every tuned kernel in
        bfloat16 with its largest tile
-table  everywhere, every tuned kernel and tile in bfloat16, tf32 and float32, the elementwise
-       kernels, and in bfloat16 also the kernels without gates (bench/roofline.py reads this)
+table  on every architecture what ci compiles on sm80, and in bfloat16 the gated kernels without
+       gates (bench/roofline.py reads this)
 full   float16 (whose figures differ from bfloat16's by next to nothing) and all variants (blocks,
        hard gates, split, Adam) too: an hour or more
 
@@ -88,13 +88,12 @@ def listed(arch: str, selection: str) -> list[int]:
             main.append(i)
             # Tiles are listed from the smallest batch to the largest.
             largest[item.name, _precision(item)] = i
-        elif item.variant == "dense" and item.dtype == "bf16":
+        elif item.variant == "dense" and item.dtype == "bf16" and item.name.startswith("gated"):
             dense.append(i)
+    kept = [i for i in main if items[i].dtype == "bf16" or i in largest.values()]
     if selection == "table":
-        return sorted([*main, *dense])
-    if arch == "sm80":
-        return [i for i in main if items[i].dtype == "bf16" or i in largest.values()]
-    return [i for i in largest.values() if items[i].dtype == "bf16"]
+        return sorted([*kept, *dense])
+    return kept if arch == "sm80" else [i for i in largest.values() if items[i].dtype == "bf16"]
 
 
 def _precision(item) -> str:

@@ -47,9 +47,9 @@ class Case:
         return f"{self.op} {self.what} {self.precision} {'x'.join(map(str, self.shape))}"
 
 
-def cases(backend: str, precisions: list[str], quick: bool) -> Iterator[Case]:
-    """What is checked, in the order in which it is."""
-    main, odd = ((24, 32, 48), (5, 9, 13)) if quick else ((96, 160, 208), (33, 41, 43))
+def cases(backend: str, precisions: list[str], quick: bool, small: bool) -> Iterator[Case]:
+    """What is checked, in the order in which it is; ``small`` shapes for an interpreter."""
+    main, odd = ((24, 32, 48), (5, 9, 13)) if quick or small else ((96, 160, 208), (33, 41, 43))
     for precision in precisions:
         yield Case("gated_linear", "gated", backend, precision, main, options={"temperature": 0.5})
         yield Case("local_linear", "gated", backend, precision, main)
@@ -61,12 +61,13 @@ def cases(backend: str, precisions: list[str], quick: bool) -> Iterator[Case]:
     yield Case("kl_sums", "gated", shape=main, **single)
     if quick:
         return
+    large = 200 if small else 600
     yield Case("gated_linear", "no bias", shape=main, bias=False, options=gate, **single)
     yield Case("gated_linear", "3 samples", shape=odd, samples=3, options=gate, **single)
     yield Case("gated_linear", "blocks 4x4", shape=main, block=(4, 4), options=gate, **single)
     yield Case("gated_linear", "blocks 5x7", shape=odd, block=(5, 7), options=gate, **single)
-    yield Case("gated_linear", "batch of 1", shape=(1, 160, 208), options=gate, **single)
-    yield Case("gated_linear", "large batch", shape=(600, 80, 96), options=gate, **single)
+    yield Case("gated_linear", "batch of 1", shape=(1, *main[1:]), options=gate, **single)
+    yield Case("gated_linear", "large batch", shape=(large, 80, 96), options=gate, **single)
     yield Case("local_linear", "no gates", shape=main, gated=False, **single)
     yield Case("local_linear", "3 samples", shape=odd, samples=3, **single)
     yield Case("kl_sums", "blocks 5x7", shape=odd, block=(5, 7), **single)

@@ -10,7 +10,8 @@ import torch
 
 
 def interpreting() -> bool:
-    """Whether this process runs Triton kernels in Triton's interpreter, on CPU tensors, for tests."""
+    """Whether this process runs Triton kernels in Triton's interpreter, on CPU tensors, for tests.
+    """
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -21,8 +22,8 @@ def load() -> str | None:
         return "triton is not installed: run: pip install triton (CUDA builds of torch bring it)"
     if not interpreting() and not torch.cuda.is_available():
         return (
-            f"torch {torch.__version__} sees no GPU: it needs a CUDA or ROCm device and a build of torch "
-            "for it (https://pytorch.org/get-started)"
+            f"torch {torch.__version__} sees no GPU: it needs a CUDA or ROCm device and a build of "
+            "torch for it (https://pytorch.org/get-started)"
         )
     from .ops import on_triton
 

@@ -19,6 +19,7 @@ and their timings would mean nothing, so they are not taken. Exit status: 0 if e
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -145,7 +146,7 @@ def run_checks(pairs, interpreted: bool, quick: bool) -> tuple[list[dict], list[
     for backend, device in pairs:
         chosen, left_out = precisions(backend, device, interpreted)
         notes += [f"{backend}: not checked in {why}" for why in left_out]
-        work += [(case, device) for case in cases(backend, chosen, quick)]
+        work += [(case, device) for case in cases(backend, chosen, quick, interpreted)]
     rows = []
     with tqdm(work, unit="check", disable=None) as progress:
         for case, device in progress:
@@ -192,14 +193,18 @@ def run_timings(args: argparse.Namespace, pairs, interpreted: bool) -> dict[str,
         }
         width = args.width or (4096 if on_gpu else 1024)
         batches = args.batch or ([128, 1024] if on_gpu else [128])
-        dtype = torch.bfloat16 if on_gpu else torch.float32
+        dtypes = [torch.float32, torch.bfloat16] if on_gpu else [torch.float32]
+        previous = torch.get_float32_matmul_precision()
+        # On a GPU, float32 layers multiply in tf32, all of them.
+        torch.set_float32_matmul_precision("high" if on_gpu else previous)
         with tqdm(total=0, bar_format="{desc}", disable=None) as progress:
-            for batch in batches:
+            for dtype, batch in itertools.product(dtypes, batches):
                 rows = timing.time_layer(
                     device, dtype, batch, width, backend, compiled=True, budget=1.0, peak=peak,
                     progress=progress.set_description_str,
                 )  # fmt: skip
                 found["layers"] += [{"backend": backend, "device": str(device), **r} for r in rows]
+        torch.set_float32_matmul_precision(previous)
     return found
 
 
@@ -226,17 +231,17 @@ def print_report(report: dict[str, Any]) -> None:
             print(f"  a launch takes {figures['launch_seconds'] * 1e6:.1f} us")
     if timings.get("layers"):
         print(
-            f"\n{'layer':<16} {'width':>6} {'batch':>6} {'ms':>9} {'GB/s':>8} {'of copy':>8} "
-            f"{'over naive':>10}"
+            f"\n{'layer':<16} {'dtype':<9} {'width':>6} {'batch':>6} {'ms':>9} {'GB/s':>8} "
+            f"{'of copy':>8} {'over naive':>10}"
         )
     for row in timings.get("layers", []):
         if "error" in row:
             print(f"{row['variant']:<16} could not run: {row['error'].splitlines()[0]}")
             continue
         print(
-            f"{row['variant']:<16} {row['width']:>6} {row['batch']:>6} "
-            f"{row['seconds'] * 1e3:>9.3f} "
-            f"{row['bytes_per_second'] / 1e9:>8.1f} {row['fraction_of_peak']:>8.2f} "
+            f"{row['variant']:<16} {row['dtype']:<9} {row['width']:>6} {row['batch']:>6} "
+            f"{row['seconds'] * 1e3:>9.3f} {row['bytes_per_second'] / 1e9:>8.1f} "
+            f"{row['fraction_of_peak']:>8.2f} "
             f"{row.get('speedup_over_naive', float('nan')):>9.2f}x"
         )
 
@@ -290,6 +295,8 @@ def main(argv: list[str] | None = None) -> int:
     report["timings"] = None if args.quick else run_timings(args, pairs, interpreted)
     # On a GPU the point is to see its kernels run.
     missing = has_gpu and "triton" in report["skipped"] and not args.backend
+    timed = (report["timings"] or {}).get("layers", [])
+    missing = missing or any(row.get("own") for row in timed)
     good = bool(report["checks"]) and all(row["ok"] for row in report["checks"]) and not missing
     report["ok"] = good
     print_report(report)

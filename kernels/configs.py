@@ -83,7 +83,7 @@ _AMPERE: Table = {
     "gated_linear_fwd_staged": {
         "half": [Tile(128, 128, 32, 8, 3)],
         "tf32": [Tile(128, 128, 32, 8, 3)],
-        "fp32": [Tile(64, 64, 32, 8, 2)],
+        "fp32": [Tile(64, 64, 32, 4, 2)],
     },
     "gated_linear_bwd_input": {
         "half": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
@@ -98,12 +98,12 @@ _AMPERE: Table = {
     "gated_linear_bwd_params": {
         "half": [Tile(32, 64, 32, 8, 3)],
         "tf32": [Tile(32, 64, 32, 8, 2)],
-        "fp32": [Tile(32, 64, 32, 8, 2)],
+        "fp32": [Tile(32, 32, 32, 8, 2)],
     },
     "local_linear_fwd": {
         "half": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
         "tf32": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
-        "fp32": [Tile(16, 64, 32, 8, 2), Tile(32, 64, 32, 8, 2)],
+        "fp32": [Tile(16, 64, 32, 8, 2), Tile(32, 32, 32, 8, 2)],
     },
     "local_linear_bwd_input": {
         "half": [Tile(16, 32, 64, 8, 2), Tile(64, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],

@@ -7,13 +7,15 @@ is made in registers from its parameters and the counter-based noise, goes to th
 is gone: no weight is written to memory.
 
 Cost of a weight, per tile of the batch: 12 bytes of parameters (float32; 8 without gates) and about
-130 lane instructions (noise 75: see ``noise.py``; softplus, gate and product 55), against BM
-multiply-accumulates. An A100 does 9.7e12 lane instructions, 1.6e12 bytes and 1.56e14 bfloat16
-multiply-accumulates a second: 13 ps, 8 ps and BM * 0.0064 ps. So
+200 lane instructions (the sm_80 input-gradient kernel, which samples and makes no sums, has 1,976
+instructions for eight weights a thread, prologue included), against BM multiply-accumulates. By its
+published limits an A100 does 9.7e12 lane instructions, 1.6e12 bytes and 1.56e14 bfloat16
+multiply-accumulates a second: 20 ps, 8 ps and BM * 0.0064 ps. So, by this model (nothing has been
+timed on a GPU),
 
-- with the batch in one tile (BM up to 256) a weight is sampled once and the work is bound by
-  instructions, the memory traffic hidden behind it and the product nearly free;
-- sampling again for every tile of a larger batch would cost 13 ps a tile, while a sampled weight
+- with the batch in one tile a weight is sampled once and the work is bound by instructions, the
+  memory traffic hidden behind it and the product nearly free;
+- sampling again for every tile of a larger batch would cost 20 ps a tile, while a sampled weight
   that is staged costs one write and a read a tile through L2: 2 + 2 bytes at about 5e12 a second,
   0.8 ps. So batches of more than one tile sample into a workspace (``_gated_weights_kernel``) that
   is kept small enough to stay in L2, and the same kernel below, with ``STAGED``, multiplies from
@@ -30,7 +32,6 @@ each other; staged, those that read the same rows of x.
 import triton
 import triton.language as tl
 
-from .noise import BIAS, normal_at
 from .posterior import softplus
 from .weights import (
     draw_tile,
@@ -125,9 +126,7 @@ def _gated_linear_fwd_kernel(
         tl.store(y_ptr + split.to(tl.int64) * samples * M * N + y_offset, acc, mask=inside_y)
     else:
         if HAS_BIAS:
-            normals = normal_at(seed, BIAS, sample, 0, n)
-            bias = sample_bias(bias_kappa_ptr, bias_rho_ptr, seed, sample, n, inside_n, normals)
-            acc += bias[None, :]
+            acc += sample_bias(bias_kappa_ptr, bias_rho_ptr, seed, sample, n, inside_n)[None, :]
         if RELU:
             acc = tl.where(acc < 0.0, 0.0, acc)  # a NaN stays one
         tl.store(y_ptr + y_offset, acc.to(y_ptr.dtype.element_ty), mask=inside_y)
@@ -199,9 +198,7 @@ def _finish_outputs_kernel(
         acc += tl.load(part + offset, mask=inside, other=0.0)
     if HAS_BIAS:
         seed = tl.load(seed_ptr)
-        normals = normal_at(seed, BIAS, sample, 0, n)
-        bias = sample_bias(bias_kappa_ptr, bias_rho_ptr, seed, sample, n, inside_n, normals)
-        acc += bias[None, :]
+        acc += sample_bias(bias_kappa_ptr, bias_rho_ptr, seed, sample, n, inside_n)[None, :]
     if RELU:
         acc = tl.where(acc < 0.0, 0.0, acc)
     tl.store(y_ptr + offset, acc.to(y_ptr.dtype.element_ty), mask=inside)

@@ -38,8 +38,8 @@ def _gated_linear_bwd_input_kernel(
 ):  # fmt: skip
     """dx: [S, M, K], with SHARED their sum [1, M, K]; with SPLIT float32 parts [splits, ...].
 
-    Columns first_col .. first_col + cols of the weights; ``weights``: [S, N, cols] when STAGED. With
-    MASKED, dx goes through the ReLU that made ``hidden`` [S, M, K].
+    Columns first_col .. first_col + cols of the weights; ``weights``: [S, N, cols] when STAGED.
+    With MASKED, dx goes through the ReLU that made ``hidden`` [S, M, K].
     """
     m_tiles = tl.cdiv(M, BM)
     k_tiles = tl.cdiv(cols, BK)
@@ -128,10 +128,11 @@ def _finish_dx_kernel(
 def _sum_blocks(
     values, shift, BLOCK: tl.constexpr, OUT: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
 ):
-    """[BN, BK] -> [OUT, BK]: sums over runs of BLOCK rows, the first of which starts at row ``shift``.
+    """[BN, BK] -> [OUT, BK]: sums over runs of BLOCK rows, the first of which starts at row
+    ``shift``.
 
-    OUT = 1: all rows. OUT * BLOCK = BN: without a shift. Else OUT is at least what there is, and the
-    sums are a product with the matrix of "row n is in block b", in plain float32.
+    OUT = 1: all rows. OUT * BLOCK = BN: without a shift. Else OUT is at least what there is, and
+    the sums are a product with the matrix of "row n is in block b", in plain float32.
     """
     if OUT == 1:
         sums = tl.sum(values, 0)[None, :]
@@ -155,16 +156,17 @@ def _gated_linear_bwd_params_kernel(
     omega_1, omega_2, omega_3, omega_4, omega_5, omega_6,
     GATES: tl.constexpr, HARD: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLS: tl.constexpr,
     ROW_SPAN: tl.constexpr, COL_SPAN: tl.constexpr, ROW_PIECES: tl.constexpr,
-    COL_PIECES: tl.constexpr, ROWS_OUT: tl.constexpr, COLS_OUT: tl.constexpr, ADAM: tl.constexpr, UPDATE_KAPPA: tl.constexpr,
-    UPDATE_RHO: tl.constexpr, UPDATE_OMEGA: tl.constexpr, PRECISION: tl.constexpr,
+    COL_PIECES: tl.constexpr, ROWS_OUT: tl.constexpr, COLS_OUT: tl.constexpr, ADAM: tl.constexpr,
+    UPDATE_KAPPA: tl.constexpr, UPDATE_RHO: tl.constexpr, UPDATE_OMEGA: tl.constexpr,
+    PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of kappa, rho and omega, or a step of Adam on them (see ``put_gradient``).
 
     Tiles are cut along blocks: ROW_SPAN rows of whole blocks to a tile, or one block to ROW_PIECES
-    tiles, and so the columns. Noise comes in fours of columns, so a tile starts at a multiple of four,
-    up to three columns before its first block. ``domega`` of blocks: parts [row pieces * column
-    pieces, grid rows, grid cols] for ``_block_omega_kernel``.
+    tiles, and so the columns. Noise comes in fours of columns, so a tile starts at a multiple of
+    four, up to three columns before its first block. ``domega`` of blocks: parts [row pieces *
+    column pieces, grid rows, grid cols] for ``_block_omega_kernel``.
 
     ``samples`` = 0: the gradient of the sums alone.
     """
@@ -244,7 +246,8 @@ def _gated_linear_bwd_params_kernel(
             )  # fmt: skip
         else:
             domega = tl.trans(tl.where(inside, domega, 0.0))
-            domega = tl.trans(_sum_blocks(domega, col_begin - first_k, BLOCK_COLS, COLS_OUT, BK, BN))
+            shift = col_begin - first_k
+            domega = tl.trans(_sum_blocks(domega, shift, BLOCK_COLS, COLS_OUT, BK, BN))
             domega = _sum_blocks(domega, 0, BLOCK_ROWS, ROWS_OUT, BN, COLS_OUT)
             i = row_begin // BLOCK_ROWS + tl.arange(0, ROWS_OUT)[:, None]
             j = col_begin // BLOCK_COLS + tl.arange(0, COLS_OUT)[None, :]

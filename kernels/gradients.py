@@ -1,4 +1,5 @@
-"""From what the data ask of a weight to the gradients of its parameters, the sums' part included."""
+"""From what the data ask of a weight to the gradients of its parameters, the sums' part included.
+"""
 
 import triton
 import triton.language as tl
@@ -25,7 +26,8 @@ def weight_gradients(kappa, rho, tau, t, alpha, by_kappa, by_tau, two_c_T, c_S):
     """
     pull = 2.0 * c_S * alpha
     dkappa = tl.fma(pull, kappa, by_kappa)
-    # sigmoid(rho) = tau * (sigmoid(rho) / tau) is taken out: nothing is divided by a tau that vanishes.
+    # sigmoid(rho) = tau * (sigmoid(rho) / tau) is taken out: nothing is divided by a tau that
+    # vanishes.
     through_tau = tl.fma(tau, tl.fma(pull, tau, by_tau), two_c_T * alpha)
     return dkappa, sigmoid_over_tau(rho, tau, t) * through_tau
 

@@ -23,7 +23,8 @@ from .weights import load_float
 @triton.jit
 def _block_gates_kernel(
     gates_ptr, partials_ptr, omega_ptr, seed_ptr, samples, grid_rows, grid_cols, block_rows,
-    block_cols, inv_temperature, HARD: tl.constexpr, DRAW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    block_cols, inv_temperature, HARD: tl.constexpr, DRAW: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Gates [S, grid rows, grid cols] of blocks, one uniform a block, and partials [tiles, 2] of H
     and A.

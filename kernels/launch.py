@@ -25,7 +25,7 @@ WORKSPACE_BYTES = 16 << 20
 
 #: Weights to sample again below which a second launch costs more (see gated_linear.py: 4 us / 13
 #: ps).
-STAGE_FROM = 300_000
+STAGE_FROM = 200_000
 
 #: Elementwise kernels, which no table lists: one size suits them.
 ELEMENTWISE_TILE = Tile(0, 32, 64, 4, 1)

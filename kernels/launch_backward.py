@@ -78,7 +78,7 @@ class Sinks:
                 sinks.append(Sink(p, p, p, update=False))
             else:
                 if not (p.is_contiguous() and m.is_contiguous() and v.is_contiguous()):
-                    raise RuntimeError("fastlbbnn: Adam in the backward pass needs contiguous tensors")
+                    raise RuntimeError("fastlbbnn: Adam in the backward pass: not contiguous")
                 lr, beta1, beta2, eps, step = hyper[5 * i : 5 * i + 5]
                 numbers = (
                     1.0 - beta1, beta2, 1.0 - beta2, lr / (1.0 - beta1**step),

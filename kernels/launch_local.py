@@ -6,13 +6,22 @@ import torch
 from torch import Tensor
 
 from .configs import choose, precision, splits_for
-from .launch import FINISH_TILE, Layer, cdiv, finish_sums, kl_sums_fwd
+from .launch import (
+    CHUNK,
+    ELEMENTWISE_TILE,
+    FINISH_TILE,
+    Layer,
+    cdiv,
+    finish_sums,
+    kl_sums_fwd,
+)
 from .launch_backward import Sinks, bias_bwd, finish_dx
 from .local_linear import (
     _local_finish_kernel,
     _local_linear_bwd_input_kernel,
     _local_linear_bwd_params_kernel,
     _local_linear_fwd_kernel,
+    _local_upstream_kernel,
 )
 
 
@@ -36,20 +45,17 @@ def local_linear_fwd(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor, Tensor]:
     programs = n_tiles * cdiv(rows, tile.BM)
     splits = choice.splits or splits_for(programs, cdiv(K, tile.BK), layer.device)
     partials = layer.new(n_tiles * splits, 4)
-    parts = ratio if splits == 1 else layer.new(splits, 2, rows, N)
-    biases = (layer.of(layer.bias_kappa), layer.of(layer.bias_rho))
-    flags = {"HAS_BIAS": layer.bias_kappa is not None, "SHARED": shared}
+    parts = layer.new(splits, 2, rows, N)
     _local_linear_fwd_kernel[(programs * splits,)](
-        y, ratio, parts, partials, x, layer.kappa, layer.rho, layer.of(layer.omega), *biases,
-        layer.seed, S, rows, M, N, K, splits, GATES=layer.gates, **flags, SPLIT=splits > 1,
-        **_precisions(x.dtype), **tile.blocks(), **tile.options(),
+        parts, partials, x, layer.kappa, layer.rho, layer.of(layer.omega), rows, N, K, splits,
+        GATES=layer.gates, **_precisions(x.dtype), **tile.blocks(), **tile.options(),
     )  # fmt: skip
-    if splits > 1:
-        small = FINISH_TILE
-        _local_finish_kernel[(cdiv(rows, small.BM) * cdiv(N, small.BN),)](
-            y, ratio, parts, *biases, layer.seed, S, rows, M, N, splits, **flags,
-            **small.blocks("BM BN"), **small.options(),
-        )  # fmt: skip
+    small = FINISH_TILE
+    _local_finish_kernel[(cdiv(rows, small.BM) * cdiv(N, small.BN),)](
+        y, ratio, parts, layer.of(layer.bias_kappa), layer.of(layer.bias_rho), layer.seed, S, rows,
+        M, N, splits, HAS_BIAS=layer.bias_kappa is not None, SHARED=shared,
+        **small.blocks("BM BN"), **small.options(),
+    )  # fmt: skip
     return y, finish_sums(layer, partials, layer.kappa), ratio
 
 
@@ -67,6 +73,14 @@ def local_linear_bwd(
     M, N, K = x.shape[-2], layer.N, layer.K
     rows, summed = (M, layer.samples) if x.dim() == 2 else (layer.samples * M, 1)
     weights = (layer.kappa, layer.rho, layer.of(layer.omega))
+    # Squares of float16 need the range of float32.
+    var_type = torch.float32 if x.dtype == torch.float16 else x.dtype
+    dmean, dvar = layer.new(rows, N, dtype=x.dtype), layer.new(rows, N, dtype=var_type)
+    if dmean.numel():
+        _local_upstream_kernel[(cdiv(dmean.numel(), CHUNK),)](
+            dmean, dvar, dy, ratio, summed, dmean.numel(), CHUNK=CHUNK,
+            **ELEMENTWISE_TILE.options(),
+        )  # fmt: skip
     # dx before the parameters: a step of Adam changes them.
     dx = layer.new(*x.shape, dtype=x.dtype) if need_dx else x.new_empty(0)
     if need_dx and x.numel():
@@ -76,7 +90,7 @@ def local_linear_bwd(
         splits = choice.splits or splits_for(programs, cdiv(N, tile.BN), layer.device)
         target = dx if splits == 1 else layer.new(splits, rows, K)
         _local_linear_bwd_input_kernel[(programs * splits,)](
-            target, dy, ratio, x, *weights, rows, summed, N, K, splits, GATES=layer.gates,
+            target, dmean, dvar, x, *weights, rows, N, K, splits, GATES=layer.gates,
             SPLIT=splits > 1, **_precisions(x.dtype), **tile.blocks(), **tile.options(),
         )  # fmt: skip
         if splits > 1:
@@ -87,8 +101,8 @@ def local_linear_bwd(
     programs = cdiv(N, tile.BN) * cdiv(K, tile.BK)
     if programs:
         _local_linear_bwd_params_kernel[(programs,)](
-            kappa.target, rho.target, omega.target, dy, ratio, dsums, x, *weights, *kappa.state,
-            *rho.state, *omega.state, rows, summed, N, K, *kappa.numbers, *rho.numbers,
+            kappa.target, rho.target, omega.target, dmean, dvar, dsums, x, *weights, *kappa.state,
+            *rho.state, *omega.state, rows, N, K, *kappa.numbers, *rho.numbers,
             *omega.numbers, GATES=layer.gates, ADAM=sinks.adam, UPDATE_KAPPA=kappa.update,
             UPDATE_RHO=rho.update, UPDATE_OMEGA=omega.update, **_precisions(x.dtype),
             **tile.blocks(), **tile.options(),

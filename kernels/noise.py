@@ -2,16 +2,15 @@
 
 Every rounding counts, so kernels that call these functions are launched with
 ``enable_fp_fusion=False`` (a fused multiply-add would round once where the definition rounds
-twice), and division and square root are the IEEE ones, not the fast ones that Triton takes by default.
+twice), and division and square root are the IEEE ones, not the fast ones that Triton takes by
+default.
 
 A counter gives four words, for columns 4j .. 4j+3 of one row. Tiles are therefore generated on
 ``[rows, columns / 4]`` and their four parts interleaved at the end, which costs no extra Philox.
 
-What a weight costs, in instructions of one lane (a wide multiplication gives both halves of a
-product, a three-input logic instruction both XORs of a word): 10 rounds * 4 instructions / 4 words
-= 10 for a word, about 25 for half a Box-Muller pair, and for an elementwise gate another 10 for the last bits
-of its uniform and 30 for the division and logarithm of its logit. The C++ kernels skip those last
-bits where the first ten decide the gate. Here that would have to hold for a whole tile at once:
+A round of Philox is four instructions: a wide multiplication gives both halves of a product, a
+three-input logic instruction both XORs of a word. The C++ kernels skip the last bits of a gate's
+uniform where the first ten decide the gate. Here that would have to hold for a whole tile at once:
 with one weight in 1,000 undecided (hard gates; with relaxed ones it is far more) a tile of 2,048
 weights is decided with probability 0.13, so the bits are always drawn.
 """

@@ -58,9 +58,9 @@ def _block_omega_kernel(
     omega_1, omega_2, omega_3, omega_4, omega_5, omega_6,
     ADAM: tl.constexpr, UPDATE_OMEGA: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the logits of blocks: their parts [parts, size] in order, and what they have alone,
+    """Gradients of the logits of blocks: their parts [parts, size] in order, and
 
-    alpha (1-alpha) (c_H omega + c_A).
+    alpha (1-alpha) (c_H omega + c_A), which a block has once.
     """
     offset = tl.program_id(0).to(tl.int64) * CHUNK + tl.arange(0, CHUNK)
     inside = offset < size

@@ -17,7 +17,9 @@ from .launch import CHUNK, ELEMENTWISE_TILE, FINISH_TILE
 from .launch_backward import Cut
 
 #: Pointers to the dtype of x.
-_LIKE_X = {"x_ptr", "y_ptr", "weights_ptr", "dy_ptr", "dx_ptr", "hidden_ptr"}
+_LIKE_X = {"x_ptr", "y_ptr", "weights_ptr", "dy_ptr", "dx_ptr", "hidden_ptr", "dmean_ptr"}
+#: To what squares of it are multiplied in: float16 lacks the range.
+_LIKE_SQUARES = {"dvar_ptr"}
 _POINTERS = {"seed_ptr": "i64"}
 _FLOATS = {"inv_temperature", "weights", "biases"} | {
     f"{name}_{i}" for name in ("kappa", "rho", "omega") for i in range(1, 7)
@@ -65,6 +67,8 @@ def _item(name, variant, arch, dtype, precision, tile, kernel, constexprs, has_d
         elif argument.endswith("_ptr"):
             split_output = argument in ("y_ptr", "dx_ptr") and constexprs.get("SPLIT", False)
             kind = dtype if argument in _LIKE_X and not split_output else "fp32"
+            if argument in _LIKE_SQUARES and dtype == "bf16":
+                kind = dtype
             signature[argument] = "*" + _POINTERS.get(argument, kind)
             attrs[(i,)] = [["tt.divisibility", 16]]
         elif argument in _FLOATS:
@@ -90,8 +94,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 }
 _GATED = {
     "GATES": 1, "HARD": False, "HAS_BIAS": True, "RELU": False, "STAGED": False, "SPLIT": False,
-    "SHARED": True, "MASKED": False, "LOCAL": False, "BLOCK_ROWS": 1, "BLOCK_COLS": 1, "ADAM": False,
-    "UPDATE_KAPPA": True, "UPDATE_RHO": True, "UPDATE_OMEGA": True, "CHUNK": CHUNK,
+    "SHARED": True, "MASKED": False, "LOCAL": False, "BLOCK_ROWS": 1, "BLOCK_COLS": 1,
+    "ADAM": False, "UPDATE_KAPPA": True, "UPDATE_RHO": True, "UPDATE_OMEGA": True, "CHUNK": CHUNK,
 }  # fmt: skip
 
 _TUNED = {
@@ -171,6 +175,7 @@ def _elementwise(arch: str) -> Iterator[Shipped]:
         ("finish_outputs", gated_linear._finish_outputs_kernel, finish, {}),
         ("kl_finish", kl_sums._kl_finish_kernel, small, {}),
         ("local_finish", local_linear._local_finish_kernel, finish, {}),
+        ("local_upstream", local_linear._local_upstream_kernel, small, {}),
         ("finish_dx", gated_linear_backward._finish_dx_kernel, small, {"MASKED": True}),
         ("bias_bwd", parameters_backward._bias_bwd_kernel, small, {"ADAM": True}),
         ("block_omega", parameters_backward._block_omega_kernel, small, {"ADAM": True}),

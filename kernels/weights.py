@@ -8,7 +8,7 @@ what they compute is finite and multiplied by zeros or masked.
 import triton
 import triton.language as tl
 
-from .noise import WEIGHT, gated_tile, normal_tile
+from .noise import BIAS, WEIGHT, gated_tile, normal_at, normal_tile
 from .posterior import (
     BLOCKS,
     DENSE,
@@ -95,7 +95,13 @@ def store_partials(ptr, row, H, A, T, S):
 
 
 @triton.jit
-def sample_bias(bias_kappa_ptr, bias_rho_ptr, seed, sample, n, inside, normals):
-    """b = kappa + tau eps for columns n, given their normals."""
+def sample_bias(bias_kappa_ptr, bias_rho_ptr, seed, sample, n, inside):
+    """b = kappa + tau eps for columns n [BN].
+
+    The sum over an axis of one element changes nothing; it keeps the compiler from making the noise
+    in the layout of the output tile, in which every thread would make that of many columns.
+    """
     tau, _ = softplus(load_float(bias_rho_ptr, n, inside))
-    return load_float(bias_kappa_ptr, n, inside) + tau * normals
+    eps = normal_at(seed, BIAS, sample, 0, n)
+    bias = load_float(bias_kappa_ptr, n, inside) + tau * eps
+    return tl.sum(bias[:, None], 1)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-
-from fastlbbnn import functional, reference
 from fastlbbnn.kernels.configs import TABLES, Choice, Tile, pin
 from helpers import EPS32, assert_agrees, relative_error
+
+from fastlbbnn import functional, reference
 
 SEED = torch.tensor(-987654321987)
 NAMES = ("kappa", "rho", "omega", "bias_kappa", "bias_rho")
@@ -61,11 +61,11 @@ def compare(op, x, parameters, **kwargs):
 def compare_half(op, x, parameters, **kwargs):
     """float16 inputs and parameters, float32 inside, against float64 at the same float16 values.
 
-    Rounded to float16 are the operands of the products (weights, or moments; squares and their weights
-    stay float32) and the results: for products of independent terms the errors of two roundings, each
-    at most EPS16 relative, add up to less than 2 EPS16 of the result's norm; the sums are not rounded.
-    A third EPS16 is for the upstream of local gradients, dvar and dmean, and for dx, whose products
-    round both operands.
+    Rounded to float16 are the operands of the products (weights, or moments; squares and their
+    weights stay float32) and the results: for products of independent terms the errors of two
+    roundings, each at most EPS16 relative, add up to less than 2 EPS16 of the result's norm; the
+    sums are not rounded. A third EPS16 is for the upstream of local gradients, dvar and dmean, and
+    for dx, whose products round both operands.
     """
     half = [None if p is None else p.detach().half() for p in parameters]
     fused = run(getattr(functional, op), x.half(), half, torch.float16, backend="triton", **kwargs)

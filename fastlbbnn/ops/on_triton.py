@@ -1,5 +1,5 @@
-"""The operators by Triton kernels. Nothing of the weights' size is kept between the passes: where the
-C++ kernels save draws, these save nothing and draw again.
+"""The operators by Triton kernels. Nothing of the weights' size is kept between the passes: where
+the C++ kernels save draws, these save nothing and draw again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _gated_layer(parameters, seed, samples, block_rows, block_cols, temperature,
 
 
 def gated_linear_fwd(x, kappa, rho, omega, bias_kappa, bias_rho, *rest):
-    *draw, save = rest
+    *draw, _save = rest  # there is nothing to save
     y, sums = launch.gated_linear_fwd(
         x, _gated_layer((kappa, rho, omega, bias_kappa, bias_rho), *draw)
     )
@@ -86,9 +86,13 @@ def _stack(parameters, seeds, samples, blocks, temperatures, hard) -> list[Layer
     given = [None if p.numel() == 0 else p for p in parameters]
     return [
         _gated_layer(
-            given[5 * l : 5 * l + 5], seeds[l], samples, *blocks[2 * l : 2 * l + 2],
-            temperatures[l], hard,
-        )  # fmt: skip
+            given[5 * l : 5 * l + 5],
+            seeds[l],
+            samples,
+            *blocks[2 * l : 2 * l + 2],
+            temperatures[l],
+            hard,
+        )
         for l in range(len(temperatures))
     ]
 

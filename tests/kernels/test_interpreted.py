@@ -1,4 +1,5 @@
-"""The Triton kernels in Triton's interpreter. It is switched on before the kernels are imported and for a
+"""The Triton kernels in Triton's interpreter. It is switched on before the kernels are imported
+and for a
 whole process, so the tests in ``interpreted/`` run in processes of their own, one a file."""
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from fastlbbnn import functional, reference
 from fastlbbnn.kernels.configs import Tile
 from helpers import EPS32, assert_agrees, make_parameters
 from kernel_agreement import LARGE, SEED, compare, compare_half, make_x, pinned, run
+
+from fastlbbnn import functional, reference
 
 pytestmark = pytest.mark.usefixtures("fenced")
 
@@ -145,7 +145,8 @@ def test_extreme_parameters(rho, omega):
     exact = run(reference.gated_linear, x, parameters, torch.float64, **arguments)
     for name in exact:
         assert torch.isfinite(fused[name]).all(), name
-        # As for the C++ kernels: inputs are of order one, so 1e-20 is nothing; above it, 50 roundings.
+        # As for the C++ kernels: inputs are of order one, so 1e-20 is nothing; above it, 50
+        # roundings.
         torch.testing.assert_close(
             fused[name].double(), exact[name], rtol=50 * EPS32,
             atol=1e-20 + 50 * EPS32 * exact[name].abs().max().item(),

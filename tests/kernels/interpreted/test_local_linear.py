@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from fastlbbnn import functional, reference
 from fastlbbnn.kernels.configs import Tile
 from helpers import EPS32, make_parameters
 from kernel_agreement import LARGE, SEED, compare, compare_half, make_x, pinned, run
+
+from fastlbbnn import functional, reference
 
 pytestmark = pytest.mark.usefixtures("fenced")
 

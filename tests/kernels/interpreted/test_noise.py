@@ -6,9 +6,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from fastlbbnn.kernels import noise
 
 from fastlbbnn import reference
-from fastlbbnn.kernels import noise
 from fastlbbnn.reference import Stream
 
 SEEDS = [0, 1, -1, 2**40 + 12345, -(2**63), 2**63 - 1]

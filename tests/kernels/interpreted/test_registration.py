@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers import EPS32, assert_agrees, make_parameters, relative_error
+from kernel_agreement import SEED, pinned
 from torch import nn
 from torch.library import opcheck
 
 import fastlbbnn
 from fastlbbnn import backends, functional, reference
 from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear
-from helpers import EPS32, assert_agrees, make_parameters, relative_error
-from kernel_agreement import SEED, pinned
 
 OPS = torch.ops.fastlbbnn
 
@@ -205,7 +205,9 @@ def _models():
 
 @pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in _models()])
 def test_a_training_step_with_the_update_inside(make):
-    """The same gradients, bit for bit, go into both; the first step moves by lr, to a few roundings."""
+    """The same gradients, bit for bit, go into both; the first step moves by lr, to a few
+    roundings.
+    """
     models = []
     for in_pass in (True, False):
         torch.manual_seed(0)
