@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import fastlbbnn
 from fastlbbnn.nn import MLP
+from fastlbbnn.objective import bayesian_layers
 from fastlbbnn.sparse import SparseModel
 
 Predict = Callable[[], object]
@@ -56,7 +57,7 @@ def random_model(sizes: tuple[int, ...], density: float, block: int) -> MLP:
     """
     g = torch.Generator().manual_seed(0)
     model = MLP(*sizes, block=(block, block))
-    for layer in fastlbbnn.objective.bayesian_layers(model):
+    for layer in bayesian_layers(model):
         kept = torch.rand(layer.omega.shape, generator=g) < density
         for axis in (0, 1):
             empty = (~kept.any(axis)).nonzero().flatten()
@@ -114,7 +115,7 @@ def masked_weights(model: MLP) -> list[tuple[Tensor, Tensor]]:
             layer.mean_weight(fastlbbnn.WeightMode.MEDIAN_MEAN).detach(),
             layer.bias_kappa.detach(),
         )
-        for layer in fastlbbnn.objective.bayesian_layers(model)
+        for layer in bayesian_layers(model)
     ]
 
 

@@ -195,7 +195,7 @@ class SparseModel:
 
         def step(x: Tensor) -> Tensor:
             batch = x.shape[0]
-            y = x.new_empty((batch, outputs))
+            y = x.new_empty(batch, outputs)
             run(x.data_ptr(), batch, y.data_ptr())
             return y
 

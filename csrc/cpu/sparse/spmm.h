@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "../../common/inline.h"
 #include "packed.h"
@@ -29,6 +30,23 @@ FL_INLINE void equal_rows(const sparse::RowPart* part, const uint16_t* column, c
     }
   }
   int64_t k = 0;
+  if (T == 1) {
+    // Here loads are the bottleneck: four column indices come in one.
+    for (; k + 4 <= count; k += 4) {
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) {
+        const int64_t i = g * count + k;
+        uint64_t c;
+        std::memcpy(&c, column + i, sizeof(c));
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; ++j) {
+          const float* a = x + (c >> 16 * j & 0xffff) * width;
+          F* sum = j % 2 ? odd[g] : even[g];
+          sum[0] = V::fma(V::set1(value[i + j]), V::load(a), sum[0]);
+        }
+      }
+    }
+  }
   for (; k + 2 <= count; k += 2) {
 #pragma GCC unroll 4
     for (int g = 0; g < G; ++g) {
