@@ -6,8 +6,8 @@
 Variants run in turn, a few calls each, for several rounds, so that whatever else the machine does hits
 all of them. ``seconds`` is the median over rounds of a round's median call (for all samples of it),
 ``speedup_over_dense`` the median of the ratio within a round. ``density`` is that of the mask; a shape
-with ``/mnist`` has the mask of a network trained on MNIST, others a random one. What the variants are:
-bench/sparse_variants.py.
+with ``/mnist`` has the mask of a network trained on MNIST, cut at this density, others a random one.
+What the variants are: bench/sparse_variants.py.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ import torch
 from report import Row, machine, print_table, write_json
 from sparse_variants import Case, Predict, missing_data, model_of, selected, variants
 from tqdm import tqdm
-
-import fastlbbnn
 
 COLUMNS = {
     "shape": "s", "density": ".3f", "block": "d", "batch": "d", "samples": "d", "threads": "d",
@@ -61,7 +59,10 @@ def cases_of(args: argparse.Namespace) -> list[Case]:
                 for d, b in itertools.product((0.08, 0.3), args.batches) if b != 1000
             ]
             if shape == SHAPES[0] and missing_data() is None:
-                cases += [Case(sizes, 0.0, batch=b, trained_on="mnist", **at) for b in args.batches]
+                cases += [
+                    Case(sizes, d, batch=b, trained_on="mnist", **at)
+                    for d, b in itertools.product((0.02, 0.08, 0.2), args.batches)
+                ]
     return cases
 
 
@@ -91,9 +92,6 @@ def time_calls(calls: dict[str, Predict], seconds: float) -> dict[str, list[floa
 @torch.inference_mode()
 def measure(case: Case, seconds: float, skipped: set[str]) -> list[Row]:
     torch.set_num_threads(case.threads)
-    density = case.density
-    if case.trained_on:
-        density = fastlbbnn.density(model_of(case))
     selected(model_of(case)).plan(case.batch)  # the plan's own measurements, apart from ours
     x = torch.rand(case.batch, case.sizes[0], generator=torch.Generator().manual_seed(0))
     calls = {}
@@ -106,7 +104,7 @@ def measure(case: Case, seconds: float, skipped: set[str]) -> list[Row]:
     return [
         {
             "shape": case.shape,
-            "density": round(density, 4),
+            "density": case.density,
             "block": case.block,
             "batch": case.batch,
             "samples": case.samples,

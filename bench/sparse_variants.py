@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import os
 from collections.abc import Callable
@@ -82,8 +83,8 @@ def missing_data() -> str | None:
 
 
 @cache
-def trained_model(sizes: tuple[int, ...], epochs: int = 8) -> MLP:
-    """A network trained on 10,000 digits of MNIST for long enough that most weights are out."""
+def trained_model(sizes: tuple[int, ...], epochs: int = 6) -> MLP:
+    """A network trained on 10,000 digits of MNIST until its indicators begin to settle."""
     raw = data_directory() / "MNIST" / "raw"
     with gzip.open(raw / "train-images-idx3-ubyte.gz") as file:
         x = np.frombuffer(file.read(16 + 10_000 * 784), np.uint8)[16:].reshape(-1, 784)
@@ -91,18 +92,33 @@ def trained_model(sizes: tuple[int, ...], epochs: int = 8) -> MLP:
         y = np.frombuffer(file.read(8 + 10_000), np.uint8)[8:]
     images, labels = torch.from_numpy(x / np.float32(255.0)), torch.from_numpy(y.astype(np.int64))
     torch.manual_seed(0)
-    model = MLP(*sizes, prior=fastlbbnn.FixedPrior(psi=0.05, sigma2=0.1), temperature=0.1)
-    optimizer = fastlbbnn.Adam(fastlbbnn.param_groups(model, weights=2e-3, inclusion=2e-2))
+    prior = fastlbbnn.FixedPrior(psi=0.2, sigma2=0.05)
+    model = MLP(*sizes, prior=prior, estimator="local")
+    for layer in bayesian_layers(model):
+        layer.omega.data.uniform_(1.0, 3.0)
+    optimizer = fastlbbnn.Adam(fastlbbnn.param_groups(model, weights=2e-3, inclusion=5e-3))
     for _ in range(epochs):
-        for rows in torch.randperm(len(images)).split(100):
+        for rows in torch.randperm(len(images)).split(200):
             bound = fastlbbnn.elbo(model, images[rows], labels[rows], n_data=len(images))
             optimizer.backward_step(bound.loss)
     return model.eval()
 
 
+@cache
+def trained_mask(sizes: tuple[int, ...], density: float) -> MLP:
+    """The trained network with the share ``density`` of weights whose inclusion is most probable."""
+    with torch.inference_mode(False), torch.enable_grad():
+        model = copy.deepcopy(trained_model(sizes))
+    logits = torch.cat([layer.omega.detach().flatten() for layer in bayesian_layers(model)])
+    cut = logits.sort().values[int((1.0 - density) * logits.numel())]
+    for layer in bayesian_layers(model):
+        layer.omega.data -= cut
+    return model
+
+
 def model_of(case: Case) -> MLP:
     if case.trained_on:
-        return trained_model(case.sizes)
+        return trained_mask(case.sizes, case.density)
     return random_model(case.sizes, case.density, case.block)
 
 

@@ -38,6 +38,9 @@ void fill_layer(Layer* to, const FlLayer& from) {
   copy(&to->values, from.mean, nnz);
   to->rows = {from.rows, from.cols, to->offsets.data(), {to->columns.data(), from.column_bytes}};
   to->packed_rows = pack_rows(to->rows, to->values.data(), to->relu, panel_cols());
+  to->packed_wide =
+      pack_rows(to->rows, to->values.data(), to->relu, kMaxVectors * panel_cols());
+  to->packed_wide.source = {};  // means only: draws take the others
   if (!to->has_blocks) return;
   const int64_t bn = from.block_rows, bk = from.block_cols;
   const int64_t grid_rows = (from.rows + bn - 1) / bn, count = from.block_row_offsets[grid_rows];

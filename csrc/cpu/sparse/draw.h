@@ -9,21 +9,33 @@
 namespace fastlbbnn {
 namespace FASTLBBNN_ARCH {
 
-// eps of columns[0 .. count), count <= V::kCounters, of one row. A counter yields the normals of four
+// Groups of counters in flight: one alone would wait for its own ten rounds.
+constexpr int kDrawUnits = 4;
+
+// Columns whose noise is made together.
+template <class V>
+constexpr int kDrawn = kDrawUnits * V::kCounters;
+
+// eps of columns[0 .. count), count <= kDrawn, of one row. A counter yields the normals of four
 // neighbouring columns; of scattered columns one of the four is wanted.
 template <class V>
 FL_INLINE void normals_scattered(const PhiloxKey& key, Stream stream, uint32_t sample, uint32_t row,
                                  const uint32_t* columns, int count, float* eps) {
-  uint64_t counters[V::kCounters] = {};
+  uint64_t counters[kDrawn<V>] = {};
   for (int i = 0; i < count; ++i) counters[i] = columns[i] / 4;
-  const typename V::Word first = V::words(counters);
-  typename V::I even, odd;
-  philox_rounds<V, 1>(key, &first, row, static_cast<uint32_t>(stream), sample, &even, &odd);
-  typename V::F normal[2];
-  box_muller<V>(even, odd, &normal[0], &normal[1]);
-  float lanes[2][V::kLanes];
-  V::store(lanes[0], normal[0]);
-  V::store(lanes[1], normal[1]);
+  typename V::Word first[kDrawUnits];
+  typename V::I even[kDrawUnits], odd[kDrawUnits];
+#pragma GCC unroll 4
+  for (int u = 0; u < kDrawUnits; ++u) first[u] = V::words(counters + u * V::kCounters);
+  philox_rounds<V, kDrawUnits>(key, first, row, static_cast<uint32_t>(stream), sample, even, odd);
+  float lanes[2][2 * kDrawn<V>];
+#pragma GCC unroll 4
+  for (int u = 0; u < kDrawUnits; ++u) {
+    typename V::F normal[2];
+    box_muller<V>(even[u], odd[u], &normal[0], &normal[1]);
+    V::store(lanes[0] + u * V::kLanes, normal[0]);
+    V::store(lanes[1] + u * V::kLanes, normal[1]);
+  }
   for (int i = 0; i < count; ++i) {
     eps[i] = lanes[columns[i] % 2][2 * i + (columns[i] % 4) / 2];
   }
@@ -37,11 +49,11 @@ void draw_rows(const sparse::Posterior& q, uint64_t seed, uint32_t sample, int64
   const sparse::Rows& m = q.matrix;
   for (int64_t row = begin; row < end; ++row) {
     const uint32_t place = static_cast<uint32_t>(q.row_index[row]);
-    for (int64_t i = m.offsets[row]; i < m.offsets[row + 1]; i += V::kCounters) {
+    for (int64_t i = m.offsets[row]; i < m.offsets[row + 1]; i += kDrawn<V>) {
       const int64_t left = m.offsets[row + 1] - i;
-      const int count = left < V::kCounters ? static_cast<int>(left) : V::kCounters;
-      uint32_t columns[V::kCounters];
-      float eps[V::kCounters];
+      const int count = left < kDrawn<V> ? static_cast<int>(left) : kDrawn<V>;
+      uint32_t columns[kDrawn<V>];
+      float eps[kDrawn<V>];
       for (int j = 0; j < count; ++j) {
         columns[j] = static_cast<uint32_t>(q.col_index[m.columns[i + j]]);
       }
@@ -56,11 +68,11 @@ void draw_rows(const sparse::Posterior& q, uint64_t seed, uint32_t sample, int64
 template <class V>
 void draw_bias(const sparse::Posterior& q, uint64_t seed, uint32_t sample, float* bias) {
   const PhiloxKey key(seed);
-  for (int64_t i = 0; i < q.matrix.rows; i += V::kCounters) {
+  for (int64_t i = 0; i < q.matrix.rows; i += kDrawn<V>) {
     const int64_t left = q.matrix.rows - i;
-    const int count = left < V::kCounters ? static_cast<int>(left) : V::kCounters;
-    uint32_t columns[V::kCounters];
-    float eps[V::kCounters];
+    const int count = left < kDrawn<V> ? static_cast<int>(left) : kDrawn<V>;
+    uint32_t columns[kDrawn<V>];
+    float eps[kDrawn<V>];
     for (int j = 0; j < count; ++j) columns[j] = static_cast<uint32_t>(q.row_index[i + j]);
     normals_scattered<V>(key, Stream::kBias, sample, 0, columns, count, eps);
     for (int j = 0; j < count; ++j) {

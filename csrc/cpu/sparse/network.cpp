@@ -81,17 +81,17 @@ struct Tiles {
 };
 
 // Through all layers; returns where the last one's outputs are.
-template <class Values, class Bias>
+template <class Rows, class Values, class Bias>
 const float* through_layers(const Network& net, const Kernels& k, const Pass& pass, const float* x,
-                            float* const* next, int vectors, const Values& values,
-                            const Bias& bias) {
+                            float* const* next, int vectors, const Rows& rows,
+                            const Values& values, const Bias& bias) {
   for (int32_t l = pass.first; l < pass.last; ++l) {
     const Layer& layer = net.layers[l];
     float* y = next[l % 2];
     if (pass.formats[l] == Format::kBlocks) {
       k.blocks(layer.packed_blocks, values(l), bias(l), x, y, vectors);
     } else {
-      k.rows(layer.packed_rows, values(l), bias(l), x, y, vectors);
+      k.rows(rows(layer), values(l), bias(l), x, y, vectors);
     }
     x = y;
   }
@@ -117,6 +117,10 @@ void run(const Network& net, const Pass& pass) {
   const int64_t inputs = net.layers[pass.first].rows.cols;
   const int64_t outputs = net.layers[pass.last - 1].rows.rows;
   const int64_t wide = widest(net, pass.first, pass.last);
+  // By the batch and not by the tile: sums then do not depend on how the batch is cut.
+  const auto rows_of = [&](const Layer& layer) -> const PackedRows& {
+    return pass.batch <= k.lanes ? layer.packed_wide : layer.packed_rows;
+  };
   parallel_for(tiles.count, pass.threads, [&](int64_t i) {
     const int vectors = tiles.size(i);
     const int64_t row = tiles.first_row(i), rows = tiles.rows(i);
@@ -124,11 +128,11 @@ void run(const Network& net, const Pass& pass) {
     k.to_tile(pass.x + row * pass.stride, pass.stride, rows, index_of(net, pass.first), inputs,
               buffers.x, vectors);
     const float* y = through_layers(
-        net, k, pass, buffers.x, buffers.next, vectors,
+        net, k, pass, buffers.x, buffers.next, vectors, rows_of,
         [&](int32_t l) {
           const Layer& layer = net.layers[l];
           return pass.formats[l] == Format::kBlocks ? layer.packed_blocks.values.data()
-                                                    : layer.packed_rows.values.data();
+                                                    : rows_of(layer).values.data();
         },
         [&](int32_t l) { return net.layers[l].bias.data(); });
     k.from_tile(y, vectors, outputs, rows, pass.y + row * outputs, outputs);
@@ -155,6 +159,7 @@ void run(const Network& net, const Draws& draws, const Pass& pass) {
       const std::vector<SampledLayer>& drawn = draws.samples[s];
       const float* y = through_layers(
           net, k, pass, buffers.x, buffers.next, vectors,
+          [](const Layer& layer) -> const PackedRows& { return layer.packed_rows; },
           [&](int32_t l) { return drawn[l].values.data(); },
           [&](int32_t l) { return drawn[l].bias.data(); });
       k.from_tile(y, vectors, outputs, rows, pass.y + (s * pass.batch + row) * outputs, outputs);

@@ -25,8 +25,8 @@ struct Layer {
   std::vector<float> block_values;
   Rows rows;
   Blocks blocks;
-  // For tiles.
-  PackedRows packed_rows;
+  // For tiles: of one vector, whose activations fill little of the cache, in wider panels.
+  PackedRows packed_rows, packed_wide;
   PackedBlocks packed_blocks;
 };
 
