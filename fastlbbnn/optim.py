@@ -98,6 +98,7 @@ class Adam(torch.optim.Adam):
     def _forget_plans(self) -> None:
         self._group_of = {p: group for group in self.param_groups for p in group["params"]}
         self._plans: dict[Tensor, _LayerPlan] = {}
+        self._on_gpu = any(p.device.type != "cpu" for p in self._group_of)
         self._touched: set[Tensor] = set()
         # The step counts of all planned parameters: their states hold views of it, so that one
         # addition counts them all.
@@ -115,6 +116,24 @@ class Adam(torch.optim.Adam):
     def __setstate__(self, state: dict) -> None:
         super().__setstate__(state)
         self._forget_plans()
+
+    def step(self, closure=None):
+        """``torch.optim.Adam.step``.
+
+        Steps inside the backward pass count on the host, where the kernels' numbers are computed;
+        torch's fused kernel on a GPU reads the count there, so it moves with the way that is taken.
+        """
+        if self._on_gpu:
+            moved = [
+                (state, p)
+                for p, state in self.state.items()
+                if p.grad is not None and "step" in state and state["step"].device != p.device
+            ]
+            for state, p in moved:
+                state["step"] = state["step"].to(p.device)
+            if moved:
+                self._forget_plans()
+        return super().step(closure)
 
     def backward_step(self, loss: Tensor) -> None:
         """Differentiate ``loss`` and update every parameter that it depends on."""
@@ -203,7 +222,8 @@ class Adam(torch.optim.Adam):
         here = places.get(state["step"].data_ptr())
         if here is not None:
             return here
-        grown = torch.cat((self._steps, state["step"].reshape(1).to(torch.float32)))
+        count = state["step"].reshape(1).to("cpu", torch.float32)
+        grown = torch.cat((self._steps, count))
         for other in self.state.values():
             place = places.get(other["step"].data_ptr()) if "step" in other else None
             if place is not None:

@@ -78,7 +78,7 @@ _AMPERE: Table = {
     "gated_linear_fwd": {
         "half": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
         "tf32": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
-        "fp32": [Tile(16, 64, 32, 8, 2), Tile(32, 64, 32, 8, 2)],
+        "fp32": [Tile(16, 64, 32, 8, 2), Tile(32, 32, 32, 8, 2)],
     },
     "gated_linear_fwd_staged": {
         "half": [Tile(128, 128, 32, 8, 3)],
@@ -117,10 +117,20 @@ _AMPERE: Table = {
     },
 }
 
+# Tensor cores that read shared memory and keep sums in memory of their own take a tile of 128 rows
+# with fewer registers than one of 64.
+_BLACKWELL: Table = {
+    **_AMPERE,
+    "gated_linear_bwd_input": {
+        **_AMPERE["gated_linear_bwd_input"],
+        "half": [Tile(16, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+    },
+}
+
 TABLES: dict[str, Table] = {
     "sm80": _AMPERE,
     "sm90": _AMPERE,
-    "sm100": _AMPERE,
+    "sm100": _BLACKWELL,
     "sm120": _AMPERE,
     "gfx942": _AMPERE,
 }
@@ -182,6 +192,11 @@ def precision(dtype: torch.dtype) -> str:
     return "ieee"
 
 
+def kind_of(dtype: torch.dtype) -> str:
+    """The kind of product in the tables."""
+    return "half" if dtype.itemsize == 2 else "fp32" if precision(dtype) == "ieee" else "tf32"
+
+
 def choose(
     kernel: str, device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]
 ) -> Choice:
@@ -189,8 +204,7 @@ def choose(
     pinned = _pinned.get(kernel)
     if pinned is not None:
         return pinned
-    kind = "half" if dtype.itemsize == 2 else "fp32" if precision(dtype) == "ieee" else "tf32"
-    return _from_tables(kernel, architecture(device), kind, shape)
+    return _from_tables(kernel, architecture(device), kind_of(dtype), shape)
 
 
 @functools.lru_cache(maxsize=4096)

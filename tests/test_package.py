@@ -22,7 +22,8 @@ def test_importing_is_silent_and_light():
     code = (
         "import sys, fastlbbnn; assert 'torch' not in sys.modules; "
         "import fastlbbnn.nn, torch; assert not torch.cuda.is_initialized(); "
-        "assert 'triton' not in sys.modules"
+        # torch._dynamo imports an installed triton by itself; kernels are another matter.
+        "assert not any(m.startswith('fastlbbnn.kernels.') for m in sys.modules)"
     )
     result = python("-W", "error", "-c", code)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -43,7 +44,7 @@ def test_kernels_are_a_part_of_the_package():
 
 def test_info_lists_every_backend():
     out = python("-m", "fastlbbnn.info").stdout
-    for name in ("cpp", "reference"):
+    for name in ("triton", "cpp", "reference"):
         assert f"\n  {name} " in out
 
 
