@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import sass_loops
 import triton
 
 #: The units of a streaming multiprocessor, and the instructions (by the start of their names) that
@@ -31,7 +32,7 @@ UNITS: dict[str, tuple[str, ...]] = {
     "integer": (),
 }  # fmt: skip
 
-_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*)$")
+_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*)$")
 _LABEL = re.compile(r"^\s*(\.L_[\w]+|[\w$.]*__internal_[\w$.]*):")
 
 
@@ -91,8 +92,8 @@ def unit(opcode: str) -> str:
 
 def from_sass(sass: str, registers: int, shared: int, stack: int) -> MachineCode:
     code, labels = _parse_sass(sass)
-    start, end = _main_loop(code, labels)
-    names = [opcode for _, opcode, _ in code]
+    inside = sass_loops.main_loop(code, labels, lambda i: unit(code[i].opcode) == "tensor")
+    names = [i.opcode for i in code]
     loads_128 = [n for n in names if n.startswith(("LDG", "LDGSTS")) and ".128" in n]
     # A bulk copy (TMA) moves whole tiles.
     bulk = [n for n in names if n.startswith("UTMALDG")]
@@ -105,48 +106,29 @@ def from_sass(sass: str, registers: int, shared: int, stack: int) -> MachineCode
         tensor_core=sum(unit(n) == "tensor" for n in names),
         loads_128=len(loads_128) + len(bulk),
         fused_multiply_adds=sum(n.startswith("FFMA") for n in names),
-        loop=dict(Counter(unit(n) for a, n, _ in code if start <= a <= end)),
-        once=dict(Counter(unit(n) for a, n, _ in code if not start <= a <= end)),
+        loop=dict(Counter(unit(n) for i, n in enumerate(names) if i in inside)),
+        once=dict(Counter(unit(n) for i, n in enumerate(names) if i not in inside)),
     )
 
 
-def _parse_sass(sass: str) -> tuple[list[tuple[int, str, str]], dict[str, int]]:
-    """Instructions (address, opcode, operands) up to the subroutines, and where labels point.
+def _parse_sass(sass: str) -> tuple[list[sass_loops.Instruction], dict[str, int]]:
+    """Instructions up to the subroutines, and the place in that list to which labels point.
 
     Subroutines are the slow paths of division and square root (subnormal operands): not counted.
     """
-    code: list[tuple[int, str, str]] = []
+    code: list[sass_loops.Instruction] = []
     labels: dict[str, int] = {}
-    waiting: list[str] = []
     for line in sass.splitlines():
         if match := _LABEL.match(line):
             if "__internal_" in match[1]:
                 break
-            waiting.append(match[1])
+            labels[match[1]] = len(code)
         elif match := _INSTRUCTION.match(line):
-            address = int(match[1], 16)
-            labels.update(dict.fromkeys(waiting, address))
-            waiting.clear()
-            code.append((address, match[2], match[3]))
+            code.append(sass_loops.Instruction(match[3], match[4].strip(), bool(match[2])))
     # The padding after the last jump.
-    while code and code[-1][1] == "NOP":
+    while code and code[-1].opcode == "NOP":
         code.pop()
     return code, labels
-
-
-def _main_loop(code: list[tuple[int, str, str]], labels: dict[str, int]) -> tuple[int, int]:
-    """First and last address of the innermost loop with the matrix product, or the longest loop."""
-    with_products, others = [], []
-    for address, opcode, operands in code:
-        target = re.search(r"\((\.L_\w+)\)", operands)
-        if opcode.startswith("BRA") and target and labels.get(target[1], address) < address:
-            start = labels[target[1]]
-            body = [n for a, n, _ in code if start <= a <= address]
-            products = any(unit(n) == "tensor" for n in body)
-            (with_products if products else others).append((len(body), start, address))
-    if with_products:
-        return min(with_products)[1:]
-    return max(others)[1:] if others else (1, 0)
 
 
 # --- AMD -----------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def gated_linear(
         omega: logits of the indicators, ``[ceil(N/block[0]), ceil(K/block[1])]``; None: no gates.
         bias_kappa, bias_rho: the same for biases ``[N]``, which are never gated.
         seed: int64 tensor of one element that fixes all noise; drawn if None.
-        backend: "auto", "cpp" or "reference"; None: what ``use_backend`` says.
+        backend: "auto", "triton", "cpp" or "reference"; None: what ``use_backend`` says.
 
     Returns:
         Outputs ``[samples, M, N]`` and the sums H, A, A_w, T, S as a tensor ``[5]``.

@@ -27,7 +27,7 @@ import functools
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -127,12 +127,34 @@ _BLACKWELL: Table = {
     },
 }
 
+# Here the largest tile of two products (mean and variance) spills a dozen registers in tf32.
+_BLACKWELL_SMALL: Table = {
+    **_AMPERE,
+    "local_linear_fwd": {
+        **_AMPERE["local_linear_fwd"],
+        "tf32": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2)],
+    },
+}
+
+# A wavefront has 64 lanes: 32 x 32 elements on 8 of them are two a lane, too few for 128-bit loads.
+_CDNA3: Table = {
+    **_AMPERE,
+    **{
+        name: {
+            **_AMPERE[name],
+            "fp32": [replace(t, num_warps=4) if t.BN == t.BK == 32 else t for t in table["fp32"]],
+        }
+        for name, table in _AMPERE.items()
+        if "params" not in name and "staged" not in name
+    },
+}
+
 TABLES: dict[str, Table] = {
     "sm80": _AMPERE,
     "sm90": _AMPERE,
     "sm100": _BLACKWELL,
-    "sm120": _AMPERE,
-    "gfx942": _AMPERE,
+    "sm120": _BLACKWELL_SMALL,
+    "gfx942": _CDNA3,
 }
 
 

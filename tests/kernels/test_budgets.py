@@ -107,3 +107,24 @@ $kernel$__internal_0_$__cuda_sm20_rcp_rn_f32_slowpath:
     assert code.loop == {"float": 1, "tensor": 1, "multiply": 1, "control": 1}
     assert code.once == {"integer": 1, "memory": 2, "control": 1}
     assert (code.instructions, code.spills, code.loads_128, code.tensor_core) == (8, 1, 1, 1)
+
+
+def test_a_wait_behind_the_end_is_no_loop(machine_code):
+    """It jumps back into the middle of the loop; what stands between is not repeated by it."""
+    sass = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+.L_x_1:
+        /*0010*/                   FADD R4, R4, R5 ;
+        /*0020*/              @!P1 BRA `(.L_x_3) ;
+.L_x_2:
+        /*0030*/                   UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR8] ;
+        /*0040*/               @P0 BRA `(.L_x_1) ;
+        /*0050*/                   EXIT ;
+.L_x_3:
+        /*0060*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR4], R3 ;
+        /*0070*/              @!P1 BRA `(.L_x_3) ;
+        /*0080*/                   BRA `(.L_x_2) ;
+    """
+    code = machine_code.from_sass(sass, registers=32, shared=0, stack=0)
+    assert code.loop == {"float": 1, "tensor": 1, "memory": 1, "control": 4}
+    assert code.once == {"integer": 1, "control": 1}

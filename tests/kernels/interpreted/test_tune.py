@@ -53,6 +53,8 @@ def test_without_a_gpu_it_says_so(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     command = ["-m", "fastlbbnn.kernels.tune", "--shape", "5x7x4", "--out", "t.json"]
-    result = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=tmp_path)
+    result = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, cwd=tmp_path
+    )
     assert result.returncode == 1
     assert "measures on a GPU, and torch sees none" in result.stderr
