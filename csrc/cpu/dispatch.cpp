@@ -1,7 +1,5 @@
 // Picks the kernels for this processor, once.
-#include <cstdlib>
-#include <cstring>
-
+#include "../common/instruction_set.h"
 #include "kernels.h"
 
 namespace fastlbbnn {
@@ -9,19 +7,10 @@ namespace {
 
 const KernelTable& best_kernels() {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  // FASTLBBNN_CPU=avx512|avx2|portable asks for less than the processor can do (never for more), to
-  // compare the paths.
-  const char* limit = std::getenv("FASTLBBNN_CPU");
-  const bool no_avx512 = limit && std::strcmp(limit, "avx512") != 0;
-  const bool no_avx2 = no_avx512 && std::strcmp(limit, "avx2") != 0;
-  if (!no_avx512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("fma")) {
-    return kAvx512Kernels;
-  }
-  if (!no_avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return kAvx2Kernels;
+  switch (best_instruction_set()) {
+    case InstructionSet::kAvx512: return kAvx512Kernels;
+    case InstructionSet::kAvx2: return kAvx2Kernels;
+    case InstructionSet::kPortable: break;
   }
 #endif
   return kPortableKernels;

@@ -1,7 +1,5 @@
-// Picks the kernels for this processor, once; FASTLBBNN_CPU as in csrc/cpu/dispatch.cpp.
-#include <cstdlib>
-#include <cstring>
-
+// Picks the kernels for this processor, once.
+#include "../../common/instruction_set.h"
 #include "kernels.h"
 
 namespace fastlbbnn {
@@ -10,16 +8,11 @@ namespace {
 
 const Kernels& best_kernels() {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  const char* limit = std::getenv("FASTLBBNN_CPU");
-  const bool no_avx512 = limit && std::strcmp(limit, "avx512") != 0;
-  const bool no_avx2 = no_avx512 && std::strcmp(limit, "avx2") != 0;
-  if (!no_avx512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("fma")) {
-    return kAvx512;
+  switch (best_instruction_set()) {
+    case InstructionSet::kAvx512: return kAvx512;
+    case InstructionSet::kAvx2: return kAvx2;
+    case InstructionSet::kPortable: break;
   }
-  if (!no_avx2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kAvx2;
 #endif
   return kPortable;
 }
