@@ -30,6 +30,10 @@ _LARGEST = 1 << 20
 #: What entering the library from Python costs: it is in every timed call and paid once for all layers.
 _CALL = 2.5e-6
 
+#: What a plan must be predicted to take of an all-dense one's time to be preferred to it: layers are
+#: timed one by one, and a gain of a few percent may be lost between them.
+_WORTHWHILE = 0.95
+
 #: (weights [rows, cols] as a layer, batch) -> a function that computes it densely.
 DenseLayer = Callable[[SparseLayer, int], Callable[[], object]]
 
@@ -181,7 +185,11 @@ def _best_chain(seconds: Sequence[dict[str, float]]) -> tuple[str, ...]:
                 if inside not in step or total < step[inside][0]:
                     step[inside] = (total, (*names, name))
         best = step
-    return min(best.values(), key=lambda way: way[0])[1]
+    cost, names = min(best.values(), key=lambda way: way[0])
+    if all("dense" in times for times in seconds):
+        if cost > _WORTHWHILE * sum(times["dense"] for times in seconds):
+            return ("dense",) * len(seconds)
+    return names
 
 
 def _best_uniform(seconds: Sequence[dict[str, float]]) -> tuple[str, ...]:

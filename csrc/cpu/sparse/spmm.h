@@ -30,7 +30,7 @@ FL_INLINE void equal_rows(const sparse::RowPart* part, const uint16_t* column, c
     }
   }
   int64_t k = 0;
-  if (T == 1) {
+  if (T <= 2) {
     // Here loads are the bottleneck: four column indices come in one.
     for (; k + 4 <= count; k += 4) {
 #pragma GCC unroll 4
@@ -41,8 +41,10 @@ FL_INLINE void equal_rows(const sparse::RowPart* part, const uint16_t* column, c
 #pragma GCC unroll 4
         for (int j = 0; j < 4; ++j) {
           const float* a = x + (c >> 16 * j & 0xffff) * width;
+          const F w = V::set1(value[i + j]);
           F* sum = j % 2 ? odd[g] : even[g];
-          sum[0] = V::fma(V::set1(value[i + j]), V::load(a), sum[0]);
+#pragma GCC unroll 2
+          for (int t = 0; t < T; ++t) sum[t] = V::fma(w, V::load(a + t * V::kLanes), sum[t]);
         }
       }
     }
