@@ -231,8 +231,10 @@ def gated_linear_bwd(
     sinks: Sinks,
     hidden: Tensor | None = None,
 ) -> Tensor:
-    """dx (empty unless needed), and all parameter gradients into ``sinks``."""
-    x, dy, dsums = x.contiguous(), dy.contiguous(), dsums.contiguous()
+    """dx (empty unless needed), and all parameter gradients into ``sinks``. dy: [S, M, N]."""
+    x, dsums = x.contiguous(), dsums.contiguous()
+    # A single draw may come without its sample axis.
+    dy = dy.contiguous().view(layer.samples, x.shape[-2], layer.N)
     gates, _ = block_gates(layer, draw=True)
     # dx before the parameters: a step of Adam changes them.
     dx = x.new_empty(0)

@@ -69,7 +69,9 @@ def local_linear_bwd(
     sinks: Sinks,
 ) -> Tensor:
     """dx (empty unless needed), and all parameter gradients into ``sinks``."""
-    x, dy, dsums, ratio = x.contiguous(), dy.contiguous(), dsums.contiguous(), ratio.contiguous()
+    x, dsums, ratio = x.contiguous(), dsums.contiguous(), ratio.contiguous()
+    # A single draw may come without its sample axis.
+    dy = dy.contiguous().view(layer.samples, x.shape[-2], layer.N)
     M, N, K = x.shape[-2], layer.N, layer.K
     rows, summed = (M, layer.samples) if x.dim() == 2 else (layer.samples * M, 1)
     weights = (layer.kappa, layer.rho, layer.of(layer.omega))

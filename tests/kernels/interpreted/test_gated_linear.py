@@ -24,8 +24,11 @@ def test_shapes(batch, rows, cols):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("block", [(1, 1), (2, 3), (5, 7), (16, 16), (100, 100), (1, 4), (3, 1)])
-@pytest.mark.parametrize("samples,per_sample", [(1, False), (3, False), (3, True)])
+@pytest.mark.parametrize(
+    "block,samples,per_sample",
+    [(block, 3, per_sample) for block in [(1, 1), (2, 3), (16, 16)] for per_sample in (False, True)]
+    + [(block, 1, False) for block in [(5, 7), (100, 100), (1, 4), (3, 1)]],
+)
 def test_blocks_and_samples(block, samples, per_sample):
     with pinned():
         compare(
