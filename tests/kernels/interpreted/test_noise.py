@@ -103,4 +103,4 @@ def test_gates_of_blocks(seed, block):
     seed = torch.tensor(seed)
     out = torch.empty(9, 41)
     _block_kernel[(1,)](out, seed, 2, 9, 41, *block)
-    assert torch.equal(out, reference.gate_logistics(seed, 2, 9, 41, block))
+    assert torch.equal(out, reference.gate_logistics(seed, 2, 9, 41, *block))
