@@ -31,8 +31,8 @@ _LARGEST = 1 << 20
 _CALL = 2.5e-6
 
 #: What a plan must be predicted to take of an all-dense one's time to be preferred to it: layers are
-#: timed one by one, and a gain of a few percent may be lost between them.
-_WORTHWHILE = 0.95
+#: timed one by one, and a small gain may be lost between them.
+_WORTHWHILE = 0.9
 
 #: (weights [rows, cols] as a layer, batch) -> a function that computes it densely.
 DenseLayer = Callable[[SparseLayer, int], Callable[[], object]]

@@ -89,7 +89,7 @@ def test_the_plan_takes_what_was_measured_to_be_faster(small, monkeypatch):
     planner = small._planner
     monkeypatch.setattr(planner, "_measure", lambda threads: [fast] * 3)
     assert planner.plan(1, 1).formats == ("csr",) * 3
-    assert planner.plan(8, 1).formats == ("csr",) * 3
+    assert planner.plan(6, 1).formats == ("csr",) * 3
     assert planner.plan(10, 1).formats == ("dense",) * 3  # a gain too small to count on
     assert planner.plan(32, 1).formats == ("dense",) * 3
     assert planner.plan(128, 1, samples=10).formats == ("dense",) * 3

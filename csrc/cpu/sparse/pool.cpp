@@ -98,20 +98,24 @@ class Pool {
     }
   }
 
+  // The gate, once it is open for a job that this worker has not served.
   uint64_t await(uint64_t served, int id) {
-    const auto give_up = std::chrono::steady_clock::now() + kPatience;
-    for (int spins = 1;; ++spins) {
-      const uint64_t gate = gate_.load();
-      if (offered(gate, served, id)) return gate;
-      relax();
-      if (spins % 64 == 0 && std::chrono::steady_clock::now() > give_up) break;
+    for (;;) {
+      uint64_t gate;
+      const auto give_up = std::chrono::steady_clock::now() + kPatience;
+      for (int spins = 1;; ++spins) {
+        gate = gate_.load();
+        if (offered(gate, served, id)) return gate;
+        relax();
+        if (spins % 64 == 0 && std::chrono::steady_clock::now() > give_up) break;
+      }
+      // Any new job ends the sleep, even one that is over by the time we are awake: where one was,
+      // the next is near, and that one finds us looking.
+      std::unique_lock<std::mutex> lock(sleep_);
+      ++sleepers_;
+      wake_.wait(lock, [&] { return gate_.load() >> 32 != gate >> 32; });
+      --sleepers_;
     }
-    std::unique_lock<std::mutex> lock(sleep_);
-    ++sleepers_;
-    uint64_t gate;
-    wake_.wait(lock, [&] { return offered(gate = gate_.load(), served, id); });
-    --sleepers_;
-    return gate;
   }
 
   std::mutex callers_, sleep_;
