@@ -22,7 +22,7 @@ FORMATS = ("dense", *CODES)
 BATCHES = (1, 8, 32, 128)
 
 #: Seconds that the measurement of all layers may take.
-BUDGET = 0.08
+BUDGET = 0.06
 
 #: Weights of a layer that are timed: a matrix that no second-level cache holds, as large ones do not.
 _LARGEST = 1 << 20
@@ -112,55 +112,69 @@ class Planner:
         return Plan(batch, threads, samples, choose(seconds), seconds)
 
     def _measure(self, threads: int) -> list[dict[str, list[float]]]:
-        share = BUDGET / len(self.network.layers)
-        return [self._measure_layer(i, threads, share) for i in range(len(self.network.layers))]
+        """For every layer: format -> seconds at the first of BATCHES."""
+        asked = [(i, name) for i in range(len(self.network.layers)) for name in self._worth_asking(i)]
+        times: list[dict[str, list[float]]] = [{} for _ in self.network.layers]
+        # All dense products last: torch's threads keep the processors busy for a while afterwards,
+        # looking for more work, and the library's would seem slow.
+        engines: dict[int, Engine] = {}
+        for i, name in sorted(asked, key=lambda layer: layer[1] == "dense"):
+            times[i][name] = self._time_layer(i, name, threads, BUDGET / len(asked), engines)
+        return times
 
-    def _measure_layer(self, i: int, threads: int, budget: float) -> dict[str, list[float]]:
-        names = self.candidates(i)
-        layer = self.network.layers[i]
-        if "dense" in names and len(names) > 1 and layer.rows * layer.cols > (1 << 20) + 64 * layer.nnz:
+    def _worth_asking(self, i: int) -> list[str]:
+        names, layer = self.candidates(i), self.network.layers[i]
+        if len(names) > 1 and layer.rows * layer.cols > (1 << 20) + 64 * layer.nnz:
             names.remove("dense")  # too few weights to ask, and perhaps too large to hold
-        if len(names) == 1:
-            return {names[0]: [0.0]}
-        part, engine, first = layer, self._engine, i
+        return names
+
+    def _time_layer(
+        self, i: int, name: str, threads: int, budget: float, engines: dict[int, Engine]
+    ) -> list[float]:
+        """``engines``: of the first rows of large layers, kept from format to format."""
+        layer, engine, first = self.network.layers[i], self._engine, i
+        deadline = time.perf_counter() + budget
+        part = layer
         if layer.rows * layer.cols > _LARGEST:
             part = first_rows(layer, max(1, _LARGEST // layer.cols))
-            alone = replace(
-                self.network, layers=[part], in_features=layer.cols, constants=[],
-                inputs=np.arange(layer.cols, dtype=np.int32),
-            )
-            engine, first = Engine(alone), 0
-        scale = layer.rows / max(1, part.rows)
-        width = engine.network.in_features if first == 0 else part.cols
-
-        deadline = time.perf_counter() + budget
-        times: dict[str, list[float]] = {name: [] for name in names}
+        if name != "dense":
+            if part is not layer:
+                if i not in engines:
+                    alone = replace(
+                        self.network, layers=[part], in_features=layer.cols, constants=[],
+                        inputs=np.arange(layer.cols, dtype=np.int32),
+                    )
+                    engines[i] = Engine(alone)
+                engine, first = engines[i], 0
+            run = engine.runner([name] * len(engine.network.layers), threads, first, first + 1)
+            width = engine.network.in_features if first == 0 else part.cols
+        times: list[float] = []
         for batch in BATCHES:
-            x = np.random.default_rng(0).random((batch, width), np.float32)
-            y = np.empty((batch, part.rows), np.float32)
-            for name in names:
-                if name == "dense":
-                    call = self._dense_layer(part, batch)
-                else:
-                    chosen = [name] * len(engine.network.layers)
-                    run = engine.runner(chosen, threads, first, first + 1)
+            if name == "dense":
+                call = self._dense_layer(part, batch)
+            else:
+                x = np.random.default_rng(0).random((batch, width), np.float32)
+                y = np.empty((batch, part.rows), np.float32)
 
-                    def call(run=run, x=x, y=y, batch=batch):
-                        run(x.ctypes.data, batch, y.ctypes.data)
+                def call(x=x, y=y, batch=batch):
+                    run(x.ctypes.data, batch, y.ctypes.data)
 
-                times[name].append(scale * _best_time(call))
+            times.append(layer.rows / max(1, part.rows) * _best_time(call))
             if time.perf_counter() > deadline:
                 break
         return times
 
 
-def _best_time(call: Callable[[], object], repeats: int = 4) -> float:
+def _best_time(call: Callable[[], object]) -> float:
+    """The best of 3 to 20 calls, as many as take a millisecond, after two to warm up."""
     call()
-    best = float("inf")
-    for _ in range(repeats):
+    call()
+    best, spent, count = float("inf"), 0.0, 0
+    while count < 3 or (count < 20 and spent < 1e-3):
         start = time.perf_counter()
         call()
-        best = min(best, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        best, spent, count = min(best, seconds), spent + seconds, count + 1
     return best
 
 
