@@ -1,7 +1,7 @@
 # make demo   set up and train a network on the digits that scikit-learn ships
 # make test   set up and run the tests
 # make build  rebuild the C++ extension
-# make bench  the training-step and memory benchmarks, quick
+# make bench  the benchmarks of training step, memory and selected models, quick
 # make lint   check style
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -18,6 +18,7 @@ test: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python bench/train_step.py --quick
 	$(BIN)/python bench/memory.py --quick
+	$(BIN)/python bench/sparse.py --quick
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
