@@ -98,6 +98,12 @@ def test_the_plan_takes_what_was_measured_to_be_faster(small, monkeypatch):
     )
 
 
+def test_neighbours_inside_the_library_save_their_conversions():
+    seconds = ({"dense": 2.0, "csr": 1.0}, {"dense": 1.0, "csr": 1.1}, {"dense": 1.0, "csr": 3.0})
+    assert plan_module._best_chain(seconds, [0.0, 0.0, 0.0]) == ("csr", "dense", "dense")
+    assert plan_module._best_chain(seconds, [9.0, 0.2, 0.2]) == ("csr", "csr", "dense")
+
+
 def test_a_mixed_plan_computes_the_same(small):
     x = inputs(40, 50)
     expected = small.use("dense")(x)
