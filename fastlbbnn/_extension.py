@@ -15,6 +15,10 @@ LIBRARY = "_C.abi3.so"
 REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps fastlbbnn (or: make build)"
 
 
+def library_path() -> Path:
+    return Path(__file__).with_name(LIBRARY)
+
+
 @functools.cache
 def load() -> str | None:
     """Load the library once. Returns None when it is there, else the reason and what to do."""
@@ -23,7 +27,7 @@ def load() -> str | None:
             "TRITON_INTERPRET=1 is set, so Triton's interpreter serves CPU tensors in this process: "
             "unset it"
         )
-    path = Path(__file__).with_name(LIBRARY)
+    path = library_path()
     if not path.exists():
         return (
             f"the C++ extension was not built ({LIBRARY} is missing): install a C++17 compiler "

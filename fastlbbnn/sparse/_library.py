@@ -7,7 +7,7 @@ import functools
 from pathlib import Path
 
 LIBRARY = "_sparse.so"
-VERSION = 1
+VERSION = 2
 
 _REBUILD = (
     "install a C++17 compiler and run: pip install --no-build-isolation --force-reinstall --no-deps "
@@ -42,6 +42,7 @@ _int = ctypes.c_int32
 _SIGNATURES = {
     "fl_sparse_version": (_int, ()),
     "fl_sparse_kernels": (ctypes.c_char_p, ()),
+    "fl_sparse_borrow_threads": (None, (_pointer,)),
     "fl_sparse_create": (_pointer, (ctypes.POINTER(FlLayer), _int, _pointer)),
     "fl_sparse_destroy": (None, (_pointer,)),
     "fl_sparse_run": (_int, (_pointer, _pointer, ctypes.c_int64, _pointer)),

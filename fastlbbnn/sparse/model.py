@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .. import reference
+from .. import _extension, reference
 from .._checks import check_positive_int, check_samples
 from ..functional import draw_seed
 from . import _library
@@ -31,6 +33,14 @@ def _softmax(logits: Tensor) -> Tensor:
     return logits.softmax(-1)
 
 
+@functools.cache
+def _borrow_torch_threads() -> None:
+    """Let the library compute with torch's threads: of two sets of them each would hinder the other."""
+    if _extension.load() is None and not _library.unavailable():
+        lender = ctypes.CDLL(str(_extension.library_path())).fastlbbnn_run_parallel
+        _library.library().fl_sparse_borrow_threads(ctypes.cast(lender, ctypes.c_void_p))
+
+
 class SparseModel:
     """What ``fastlbbnn.select`` gives and ``SparseModel.load`` reads: a network to predict with.
 
@@ -44,6 +54,7 @@ class SparseModel:
         self.in_features = network.in_features
         self.out_features = network.out_features
         self._engine = None if _library.unavailable() else Engine(network)
+        _borrow_torch_threads()
         self._planner = Planner(network, self._engine, self._dense_timer)
         self._passes: dict[tuple[int, int], Callable[[Tensor], Tensor]] = {}
         self._weights: dict[int, tuple[Tensor, Tensor]] = {}

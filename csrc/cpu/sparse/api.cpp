@@ -64,9 +64,13 @@ int32_t guarded(const Body& body) {
 
 }  // namespace
 
-int32_t fl_sparse_version() { return 1; }
+int32_t fl_sparse_version() { return 2; }
 
 const char* fl_sparse_kernels() { return kernels().name; }
+
+void fl_sparse_borrow_threads(void* runner) {
+  borrow_threads(reinterpret_cast<Runner>(runner));
+}
 
 void* fl_sparse_create(const FlLayer* layers, int32_t count, const int32_t* inputs) {
   Network* net = nullptr;

@@ -39,6 +39,10 @@ struct FlPass {
 FL_API int32_t fl_sparse_version();
 FL_API const char* fl_sparse_kernels();
 
+// Use the threads behind a function like fastlbbnn_run_parallel (csrc/cpu/torch_threads.cpp); null:
+// threads of its own.
+FL_API void fl_sparse_borrow_threads(void* runner);
+
 FL_API void* fl_sparse_create(const FlLayer* layers, int32_t count, const int32_t* inputs);
 FL_API void fl_sparse_destroy(void* network);
 // y: [batch, outputs], with draws [samples, batch, outputs].

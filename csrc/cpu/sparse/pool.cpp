@@ -131,6 +131,9 @@ class Pool {
 
 std::atomic<Pool*> current{nullptr};
 
+std::atomic<Runner> lender{nullptr};
+std::atomic<pid_t> lender_process{0};
+
 // A forked child has the pool's memory and none of its threads: it gets a pool of its own. Pools are
 // never destroyed, because their threads may outlive the end of main.
 Pool& pool() {
@@ -145,7 +148,17 @@ Pool& pool() {
 }  // namespace
 
 void run_parallel(int64_t count, int threads, void (*task)(void*, int64_t), void* context) {
-  pool().run(count, threads, task, context);
+  const Runner runner = lender.load(std::memory_order_acquire);
+  if (runner && lender_process.load(std::memory_order_relaxed) == getpid()) {
+    runner(count, threads, task, context);
+  } else {
+    pool().run(count, threads, task, context);
+  }
+}
+
+void borrow_threads(Runner runner) {
+  lender_process.store(getpid(), std::memory_order_relaxed);
+  lender.store(runner, std::memory_order_release);
 }
 
 }  // namespace sparse
