@@ -1,4 +1,8 @@
-"""Published limits of the GPUs that the roofline is drawn for. Nothing here was measured."""
+"""Published limits of the GPUs that the roofline is drawn for. Nothing here was measured.
+
+The sources are named, but the figures were written down without them at hand (only B200's were compared
+with other publications): check them before relying on a predicted time.
+"""
 
 from __future__ import annotations
 

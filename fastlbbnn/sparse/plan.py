@@ -125,10 +125,12 @@ class Planner:
     def _measure(self, threads: int) -> list[dict[str, list[float]]]:
         """For every layer: format -> seconds at the first of BATCHES."""
         if threads > 1:
-            time.sleep(0.005)  # until torch's threads have given up on more work
+            # Until torch's threads have given up on more work: where they are not lent to the library
+            # (the extension is off), they and its own would be timed against each other.
+            time.sleep(0.005)
         asked = [(i, name) for i in range(len(self.network.layers)) for name in self._worth_asking(i)]
         times: list[dict[str, list[float]]] = [{} for _ in self.network.layers]
-        # All dense products last, for the same reason: the library's threads would seem slow.
+        # All dense products last in a round, for the same reason.
         engines: dict[int, Engine] = {}
         asked.sort(key=lambda layer: layer[1] == "dense")
         budget = BUDGET / (_ROUNDS * len(asked))
