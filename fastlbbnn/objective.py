@@ -18,24 +18,25 @@ from torch import Tensor, nn
 
 from ._checks import check_samples
 from .likelihoods import negative_log_likelihood
+from .nn.base import BayesianLayer
 from .nn.linear import BayesianLinear
 from .nn.modes import WeightMode, expand_samples, weights
-from .nn.recording import record_sums
+from .nn.recording import Recorded, record_sums
 from .priors import Prior, total_kl
 
 Likelihood = str | Callable[[Tensor, Tensor], Tensor]
 
 
-def bayesian_layers(model: nn.Module) -> list[BayesianLinear]:
+def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
     """The Bayesian layers of a model, each once, in order of definition."""
-    found: dict[BayesianLinear, None] = {}
+    found: dict[BayesianLayer, None] = {}
     _collect(model, found)
     return list(found)
 
 
-def _collect(module: nn.Module, found: dict[BayesianLinear, None]) -> None:
+def _collect(module: nn.Module, found: dict[BayesianLayer, None]) -> None:
     # As module.modules(), several times faster: every training step asks.
-    if isinstance(module, BayesianLinear):
+    if isinstance(module, BayesianLayer):
         found[module] = None
         return
     for child in module._modules.values():
@@ -43,7 +44,7 @@ def _collect(module: nn.Module, found: dict[BayesianLinear, None]) -> None:
             _collect(child, found)
 
 
-def _layers_or_raise(model: nn.Module) -> list[BayesianLinear]:
+def _layers_or_raise(model: nn.Module) -> list[BayesianLayer]:
     layers = bayesian_layers(model)
     if not layers:
         raise ValueError(
@@ -53,9 +54,32 @@ def _layers_or_raise(model: nn.Module) -> list[BayesianLinear]:
     return layers
 
 
-def kl(model: nn.Module) -> Tensor:
-    """KL divergence of all Bayesian layers from their priors, a sum in nats; no state enters."""
-    return total_kl([_entry((layer,), layer.kl_sums()) for layer in _layers_or_raise(model)])
+def kl(model: nn.Module, likelihood: Likelihood | None = None) -> Tensor:
+    """KL divergence of all Bayesian layers from their priors, a sum in nats; no state enters.
+
+    With that of a ``likelihood`` that has parameters of its own, and a ``kl()`` of them.
+    """
+    return _sum_kl(_layers_or_raise(model), Recorded(), likelihood)
+
+
+def _sum_kl(
+    layers: list[BayesianLayer], recorded: Recorded, likelihood: Likelihood | None
+) -> Tensor:
+    """What layers left on the way, what the others compute now, and the likelihood's."""
+    entries = [_entry(*entry) for entry in recorded.entries]
+    terms = list(recorded.kls.values())
+    for layer in layers:
+        if layer in recorded.layers or layer in recorded.kls:
+            continue
+        if isinstance(layer, BayesianLinear):
+            entries.append(_entry((layer,), layer.kl_sums()))
+        else:
+            terms.append(layer.kl())
+    if entries:
+        terms.append(total_kl(entries))
+    if hasattr(likelihood, "kl"):
+        terms.append(likelihood.kl())
+    return terms[0] if len(terms) == 1 else sum(terms)
 
 
 def _entry(layers: Sequence[BayesianLinear], sums: Tensor) -> tuple[list[tuple[Prior, int]], Tensor]:
@@ -115,7 +139,8 @@ def elbo(
         x, target: the batch; their first axis counts observations.
         n_data: observations in the whole training set, which the KL is shared among.
         likelihood: "categorical", "bernoulli", "gaussian", "poisson", or a function of
-            ``(output, target)`` that gives log-likelihoods (any shape; summed).
+            ``(output, target)`` that gives log-likelihoods (any shape; summed). An object with
+            parameters of its own has a ``kl()`` of them, in nats, which is added to the layers'.
         samples: draws of the weights (M in the paper), all in one call.
         mode: as in ``fastlbbnn.weights``; None: what ``train()`` or ``eval()`` implies.
         kl: "closed" form (default), or the paper's "sampled" estimate, which is slow here.
@@ -134,16 +159,13 @@ def elbo(
 
     layers = _layers_or_raise(model)
     several = None if samples == 1 else samples
-    with weights(mode, samples=several, generator=generator, kl=kl), record_sums() as recorded:
-        output = model(x if several is None else expand_samples(x, samples))
+    with weights(mode, samples=several, generator=generator, kl=kl):
+        with record_sums() as recorded:
+            output = model(x if several is None else expand_samples(x, samples))
+        total = _sum_kl(layers, recorded, likelihood)
     if several is None:
         nll = negative_log_likelihood(output, target, likelihood)
     else:
         repeated = expand_samples(target, samples).flatten(0, 1)
         nll = negative_log_likelihood(output.flatten(0, 1), repeated, likelihood) / samples
-    # Layers that sampled have left their sums on the way; the others compute them now.
-    entries = [_entry(*entry) for entry in recorded.entries]
-    entries += [
-        _entry((layer,), layer.kl_sums()) for layer in layers if layer not in recorded.layers
-    ]
-    return ELBO(nll, total_kl(entries), batch, n_data)
+    return ELBO(nll, total, batch, n_data)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ._memory import staggered_empty
-from .nn.linear import BayesianLinear
+from .nn.base import KINDS, BayesianLayer
 from .ops import in_pass
 
 #: Adam step sizes of the paper's Table 1 (LBBNN-GP-MF), a stage each: kappa and rho, omega, and the
@@ -25,36 +25,42 @@ def param_groups(
     *,
     weights: float = 1e-3,
     inclusion: float | None = None,
+    covariance: float | None = None,
     psi: float | None = None,
     sigma2: float | None = None,
+    scales: float | None = None,
 ) -> list[dict]:
     """Parameter groups for any torch optimiser, with a step size for each kind of parameter.
 
     Args:
         weights: step size of kappa and rho, biases included, and of all that is not Bayesian.
-        inclusion: of the indicators' parameters (omega).
+        inclusion: of the indicators' means or logits, and of dropout rates.
+        covariance: of the covariance factors of dependent indicators.
         psi, sigma2: of the priors' learnable hyperparameters.
+        scales: of the posteriors of scales that weights share (horseshoe, normal-Jeffreys).
 
     A step size of None is that of ``weights``. Groups are named; empty ones are left out. For the
     paper's sizes: ``param_groups(model, **PAPER_STEP_SIZES["training"])``.
     """
-    kinds: dict[str, list[nn.Parameter]] = {"inclusion": [], "psi": [], "sigma2": []}
+    sizes = dict(zip(KINDS, (weights, inclusion, covariance, psi, sigma2, scales)))
+    kind_of: dict[nn.Parameter, str] = {}
     for module in model.modules():
-        if isinstance(module, BayesianLinear):
-            if module.inclusion is not None:
-                kinds["inclusion"] += module.inclusion.parameters()
-            kinds["psi"] += module.prior.psi_parameters()
-            kinds["sigma2"] += module.prior.sigma2_parameters()
-    special = {id(p) for params in kinds.values() for p in params}
-    rest = [p for p in model.parameters() if id(p) not in special]
-    sizes = {"weights": weights, "inclusion": inclusion, "psi": psi, "sigma2": sigma2}
+        if isinstance(module, BayesianLayer):
+            for kind, params in module.step_groups().items():
+                if kind not in sizes:
+                    raise ValueError(
+                        f"{type(module).__name__}.step_groups() has a kind {kind!r}; expected one of "
+                        f"{', '.join(KINDS)}"
+                    )
+                kind_of.update(dict.fromkeys(params, kind))
     groups = []
-    for name, params in {"weights": rest, **kinds}.items():
-        size = weights if sizes[name] is None else sizes[name]
-        if not isinstance(size, (int, float)) or size < 0.0:
-            raise ValueError(f"{name}={size!r}; expected a step size of at least 0")
+    for kind, size in sizes.items():
+        size = weights if size is None else size
+        if not isinstance(size, (int, float)) or not size >= 0.0:
+            raise ValueError(f"{kind}={size!r}; expected a step size of at least 0")
+        params = [p for p in model.parameters() if kind_of.get(p, "weights") == kind]
         if params:
-            groups.append({"params": params, "lr": float(size), "name": name})
+            groups.append({"params": params, "lr": float(size), "name": kind})
     return groups
 
 

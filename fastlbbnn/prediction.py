@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from ._checks import check_positive_int, check_samples
-from .nn.linear import BayesianLinear
 from .nn.modes import WeightMode, expand_samples, weights
 from .objective import bayesian_layers
 
@@ -68,20 +67,14 @@ def predict(
 def density(model: nn.Module, mode: WeightMode | str = "median-mean", threshold: float = 0.5) -> float:
     """Share of the network's weights (biases apart) that a prediction mode uses.
 
-    The median modes keep what has inclusion probability above ``threshold``; a sampled network keeps
-    its expected share, the mean inclusion probability; the posterior mean keeps all.
+    Of latent binary layers the median modes keep what has inclusion probability above ``threshold``; a
+    sampled network keeps its expected share, the mean inclusion probability; the posterior mean keeps
+    all. Other layers say for themselves (``BayesianLayer.density``).
     """
     mode = WeightMode(mode)
     total = kept = 0.0
     for layer in bayesian_layers(model):
-        total += layer.kappa.numel()
-        kept += layer.kappa.numel() * _layer_density(layer, mode, threshold)
+        count = layer.weight_count()
+        total += count
+        kept += count * layer.density(mode, threshold)
     return kept / total
-
-
-def _layer_density(layer: BayesianLinear, mode: WeightMode, threshold: float) -> float:
-    if layer.inclusion is None or mode is WeightMode.MEAN:
-        return 1.0
-    if mode in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
-        return layer.density(threshold)
-    return layer.mean_inclusion()

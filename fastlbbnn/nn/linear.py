@@ -14,6 +14,7 @@ from .. import functional, reference
 from .._checks import check_block, check_positive_int, check_temperature
 from .._memory import staggered_empty
 from ..priors import FixedPrior, Prior
+from .base import BayesianLayer
 from .inclusion import MeanField
 from .modes import Pass, WeightMode, current_pass
 from .recording import leave_sums
@@ -25,12 +26,8 @@ Estimator = Literal["concrete", "local"]
 _CERTAIN = 60.0
 
 
-class BayesianLinear(nn.Module):
-    """What all Bayesian linear layers share: Gaussian weights and biases, a prior, forward passes.
-
-    ``forward`` returns a tensor like ``nn.Linear``'s. In ``train()`` weights are sampled, in ``eval()``
-    they are the posterior mean; ``fastlbbnn.weights`` overrides both.
-    """
+class BayesianLinear(BayesianLayer):
+    """What layers of the fused kernels share: Gaussian weights, five sums and a prior of them."""
 
     #: Where the indicators come from; None for a layer without.
     inclusion: MeanField | None
@@ -128,36 +125,27 @@ class BayesianLinear(nn.Module):
         """KL divergence from the prior, a sum in nats. No state: only parameters enter."""
         return self.prior.kl(self.kl_sums(), self.blocks())
 
+    def step_groups(self) -> dict[str, list[nn.Parameter]]:
+        own = [p for p in self._parameters.values() if p is not None]
+        return {
+            "weights": own,
+            "inclusion": [] if self.inclusion is None else list(self.inclusion.parameters()),
+            "psi": list(self.prior.psi_parameters()),
+            "sigma2": list(self.prior.sigma2_parameters()),
+        }
+
     # --- forward -----------------------------------------------------------------------------
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features] -> [..., out_features]``."""
         current = current_pass()
-        mode = current.mode
-        if mode is None:
-            mode = WeightMode.RELAXED if self.training else WeightMode.MEAN
+        mode = self._pass_mode(current)
         self._check_input(x, current)
         if not mode.random:
             return F.linear(x, self.mean_weight(mode, current.threshold), self.bias_kappa)
         y, sums = self._sample(x, mode, current)
         leave_sums((self,), sums)
         return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
-
-    def _check_input(self, x: Tensor, current: Pass) -> None:
-        kappa = self._parameters["kappa"]
-        if x.shape[-1] != self.in_features:
-            raise ValueError(
-                f"x is {list(x.shape)}; expected a last axis of {self.in_features} for {self}"
-            )
-        if x.dtype is not kappa.dtype:
-            raise TypeError(f"x is {x.dtype} and the layer {kappa.dtype}; expected one dtype")
-        if x.device != kappa.device:
-            raise ValueError(f"x is on {x.device} and the layer on {kappa.device}; expected one device")
-        if current.samples is not None and (x.dim() < 2 or x.shape[0] != current.samples):
-            raise ValueError(
-                f"x is {list(x.shape)}; within weights(samples={current.samples}) its first axis is the "
-                "sample axis (add it with fastlbbnn.expand_samples)"
-            )
 
     def draw_parameters(self, mode: WeightMode, current: Pass) -> tuple[Tensor | None, ...]:
         """kappa, rho, omega, bias_kappa and bias_rho for a draw in this mode."""
@@ -166,14 +154,6 @@ class BayesianLinear(nn.Module):
         p = self._parameters
         omega = self.decided_logits(current.threshold) if mode is WeightMode.MEDIAN else self.logits()
         return p["kappa"], p["rho"], omega, p["bias_kappa"], p["bias_rho"]
-
-    def _rows(self, x: Tensor, current: Pass) -> Tensor:
-        """``x`` as [M, K], or [samples, M, K] where each sample has its own."""
-        if current.samples is None:
-            return x if x.dim() == 2 else x.reshape(-1, self.in_features)
-        if x.stride(0) == 0:
-            return x[0].reshape(-1, self.in_features)
-        return x if x.dim() == 3 else x.reshape(current.samples, -1, self.in_features)
 
     def _sample(self, x: Tensor, mode: WeightMode, current: Pass) -> tuple[Tensor, Tensor]:
         """Outputs, [M, N] for one draw and else [samples, M, N], and the five sums."""
@@ -268,9 +248,21 @@ class LBBNNLinear(BayesianLinear):
         """Marginal posterior inclusion probabilities alpha, on the grid of blocks."""
         return self.inclusion.probabilities()
 
-    def density(self, threshold: float = 0.5) -> float:
-        """Share of the weights that the model with alpha > threshold keeps."""
-        return self._mean_over_weights((self.inclusion.probabilities() > threshold).to(torch.float32))
+    def density(
+        self, mode: WeightMode | str = WeightMode.MEDIAN_MEAN, threshold: float = 0.5
+    ) -> float:
+        """Share of the weights that a mode uses.
+
+        The median modes keep what has alpha > threshold, a drawn network its expected share, the mean
+        inclusion probability; the posterior mean keeps all.
+        """
+        mode = WeightMode(mode)
+        if mode is WeightMode.MEAN:
+            return 1.0
+        if mode in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
+            chosen = self.inclusion.probabilities() > threshold
+            return self._mean_over_weights(chosen.to(torch.float32))
+        return self.mean_inclusion()
 
     def mean_inclusion(self) -> float:
         """Mean inclusion probability of the weights."""
@@ -303,6 +295,3 @@ class GaussianLinear(BayesianLinear):
             dtype=dtype,
         )
         self.reset_parameters()
-
-    def density(self, threshold: float = 0.5) -> float:
-        return 1.0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from .. import functional
+from .base import BayesianLayer
 from .linear import BayesianLinear, LBBNNLinear
 from .modes import Pass, WeightMode, current_pass
 from .recording import leave_sums
@@ -24,12 +25,12 @@ class MLP(nn.Sequential):
 
     Args:
         sizes: inputs, hidden units, outputs.
-        layer: what to build layers with, ``LBBNNLinear`` or ``GaussianLinear``.
+        layer: what to build layers with: any ``BayesianLayer``, called with inputs and outputs.
         **kwargs: for every layer.
     """
 
     def __init__(
-        self, *sizes: int, layer: Callable[..., BayesianLinear] = LBBNNLinear, **kwargs
+        self, *sizes: int, layer: Callable[..., BayesianLayer] = LBBNNLinear, **kwargs
     ) -> None:
         if len(sizes) < 2:
             raise ValueError(f"sizes={sizes}; expected at least inputs and outputs")

@@ -1,4 +1,4 @@
-"""Collects the five sums that layers compute on the way, so that the objective need not ask again."""
+"""Collects the KLs that layers compute on the way, so that the objective need not ask again."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from torch import Tensor, nn
 
 
 class Recorded:
-    """The sums of one forward pass: entries of some layers and their sums, ``[layers, 5]``."""
+    """What layers left in one forward pass."""
 
     def __init__(self) -> None:
+        #: Some layers and their five sums, ``[layers, 5]``.
         self.entries: list[tuple[Sequence[nn.Module], Tensor]] = []
+        #: The layers of all entries.
         self.layers: set[nn.Module] = set()
+        #: Layers and their KLs in nats. One that left sums may leave the KL of something else here.
+        self.kls: dict[nn.Module, Tensor] = {}
 
 
 _recording: Recorded | None = None
 
 
 class record_sums:
-    """Within this context, sampling layers leave their five sums, once a layer."""
+    """Within this context, sampling layers leave their five sums or KLs, once a layer."""
 
     def __enter__(self) -> Recorded:
         global _recording
@@ -43,3 +47,9 @@ def leave_sums(layers: Sequence[nn.Module], sums: Tensor) -> None:
     else:
         _recording.entries += [((layers[i],), sums.view(-1, 5)[i]) for i in fresh]
     _recording.layers.update(layers)
+
+
+def leave_kl(layer: nn.Module, kl: Tensor) -> None:
+    """``kl``: a scalar, in nats. Only a layer's first in a pass counts."""
+    if _recording is not None:
+        _recording.kls.setdefault(layer, kl)
