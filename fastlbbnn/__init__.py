@@ -28,6 +28,7 @@ _EXPORTS = {
     "FixedPrior": "priors",
     "PAPER_STEP_SIZES": "optim",
     "WeightMode": "nn",
+    "decide": "metrics",
     "density": "prediction",
     "elbo": "objective",
     "expand_samples": "nn",
@@ -38,14 +39,27 @@ _EXPORTS = {
     "use_backend": "backends",
     "weights": "nn",
 }
-_MODULES = ("backends", "functional", "likelihoods", "nn", "ops", "optim", "priors", "reference",
-            "sparse")
+_MODULES = ("backends", "functional", "likelihoods", "metrics", "nn", "ops", "optim", "priors",
+            "reference", "sparse", "uncertainty")
 
 __all__ = [*sorted(_EXPORTS), *_MODULES]
 
 if TYPE_CHECKING:
-    from . import backends, functional, likelihoods, nn, ops, optim, priors, reference, sparse
+    from . import (
+        backends,
+        functional,
+        likelihoods,
+        metrics,
+        nn,
+        ops,
+        optim,
+        priors,
+        reference,
+        sparse,
+        uncertainty,
+    )
     from .backends import use_backend
+    from .metrics import decide
     from .nn import WeightMode, expand_samples, weights
     from .objective import elbo, kl
     from .optim import PAPER_STEP_SIZES, Adam, param_groups
