@@ -39,7 +39,7 @@ _EXPORTS = {
     "use_backend": "backends",
     "weights": "nn",
 }
-_MODULES = ("backends", "functional", "likelihoods", "metrics", "nn", "ops", "optim", "priors",
+_MODULES = ("backends", "data", "functional", "likelihoods", "metrics", "nn", "ops", "optim", "priors",
             "reference", "sparse", "uncertainty")
 
 __all__ = [*sorted(_EXPORTS), *_MODULES]
@@ -47,6 +47,7 @@ __all__ = [*sorted(_EXPORTS), *_MODULES]
 if TYPE_CHECKING:
     from . import (
         backends,
+        data,
         functional,
         likelihoods,
         metrics,

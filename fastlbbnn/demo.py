@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from ._files import replace_file
+from .data import load
 from .nn import MLP
 from .objective import bayesian_layers, elbo
 from .optim import Adam, param_groups
@@ -33,18 +34,6 @@ MODES = {
 
 #: A prediction below this probability is a doubt.
 CONFIDENT = 0.95
-
-
-def load_digits(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training and test images [n, 64] in [0, 1] and labels, split 80 : 20 at random."""
-    from sklearn.datasets import load_digits as load
-
-    digits = load()
-    x = torch.tensor(digits.data / 16.0, dtype=torch.float32)
-    y = torch.tensor(digits.target)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    cut = int(0.8 * len(x))
-    return x[order[:cut]], y[order[:cut]], x[order[cut:]], y[order[cut:]]
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int) -> list[dict[str, float]]:
@@ -149,7 +138,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("--epochs and --samples must be at least 1")
 
     torch.manual_seed(args.seed)
-    x, y, x_test, y_test = load_digits(args.seed)
+    digits = load("digits", seed=args.seed)
+    x, y, x_test, y_test = digits.x_train, digits.y_train, digits.x_test, digits.y_test
     model = MLP(64, 100, 10, prior=FixedPrior(psi=0.25, sigma2=0.3))
     weights = sum(layer.kappa.numel() for layer in bayesian_layers(model))
     print(f"LBBNN 64-100-10 ({weights} weights), {len(x)} training and {len(x_test)} test digits")

@@ -1,0 +1,254 @@
+"""Files of the user's own: .npz, .csv, .csv.gz.
+
+Which likelihood, if none is given: text labels, and whole numbers of at most ``MAX_CLASSES`` different
+values, are classes ("categorical"); all other numbers are "gaussian". Two classes with one output
+("bernoulli") and counts ("poisson") have to be asked for. Classes are numbered in sorted order.
+
+Features are left as they are (pixels of 0 to 255 too), or with ``standardise`` shifted and scaled to mean 0
+and standard deviation 1 over the training rows.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..likelihoods import LIKELIHOODS
+from .csv_file import read_csv
+from .dataset import Dataset, split_rows
+from .files import DataError
+
+#: Whole numbers of more different values than this are taken for measurements.
+MAX_CLASSES = 20
+
+
+def load_csv(
+    path: Path,
+    seed: int,
+    *,
+    target: str | None = None,
+    ignore: Sequence[str] = (),
+    header: bool = True,
+    delimiter: str = ",",
+    likelihood: str | None = None,
+    test_share: float = 0.2,
+    standardise: bool = False,
+) -> Dataset:
+    """One row an observation; ``target`` names the column to predict (the last one if None), ``ignore``
+    columns that are no features."""
+    table = read_csv(path, header=header, delimiter=delimiter)
+    ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore)
+    for name in ignored:
+        table.index(name)
+    left = [name for name in table.columns if name not in ignored]
+    if target is None and not left:
+        raise DataError(f"{path} has no columns left; expected features and a target")
+    target = left[-1] if target is None else target
+    table.index(target)
+    features = [name for name in left if name != target]
+    if not features:
+        raise DataError(f"{path} has no column of features beside the target {target!r}")
+    x = table.numbers(features)
+    y = table.numbers([target])[:, 0] if table.is_numeric(target) else np.array(table.texts(target))
+    parts = _split(x, y, test_share, seed)
+    return _dataset(path, *parts, features, target, likelihood, standardise)
+
+
+def load_npz(
+    path: Path,
+    seed: int,
+    *,
+    likelihood: str | None = None,
+    test_share: float = 0.2,
+    standardise: bool = False,
+) -> Dataset:
+    """Arrays ``x`` [n, ...] and ``y`` [n] or [n, k], or ``x_train``, ``y_train``, ``x_test``, ``y_test``."""
+    arrays = _read_npz(path)
+    separate = ("x_train", "y_train", "x_test", "y_test")
+    if set(separate) <= set(arrays):
+        parts = tuple(arrays[name] for name in separate)
+        pairs = (("x_train", "y_train"), ("x_test", "y_test"))
+    elif {"x", "y"} <= set(arrays):
+        pairs = (("x", "y"),)
+    else:
+        raise DataError(
+            f"{path} holds {', '.join(sorted(arrays)) or 'no arrays'}; expected x and y, or "
+            f"{', '.join(separate)}"
+        )
+    for x, y in pairs:
+        _check_arrays(path, x, arrays[x], y, arrays[y])
+    if len(pairs) == 1:
+        parts = _split(arrays["x"], arrays["y"], test_share, seed)
+    if parts[0].shape[1:] != parts[2].shape[1:] or parts[1].shape[1:] != parts[3].shape[1:]:
+        raise DataError(
+            f"{path}: x_train {list(parts[0].shape)}, y_train {list(parts[1].shape)}, x_test "
+            f"{list(parts[2].shape)}, y_test {list(parts[3].shape)}; expected the same shapes but for "
+            "the rows"
+        )
+    features = [str(i) for i in range(math.prod(parts[0].shape[1:]))]
+    return _dataset(path, *parts, features, "y", likelihood, standardise)
+
+
+LOADERS = {".npz": load_npz, ".csv": load_csv, ".csv.gz": load_csv}
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Every array of the archive that is one of ours; nothing is unpickled, and no array is allocated
+    before the archive is seen to hold as many bytes as its header says."""
+    known = ("x", "y", "x_train", "y_train", "x_test", "y_test")
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            for name in known:
+                if name not in members:
+                    continue
+                with archive.open(members[name]) as stream:
+                    shape, dtype = _npy_header(stream)
+                    if dtype.hasobject:
+                        raise DataError(
+                            f"{path}: {name} is an array of Python objects, which only unpickling could read "
+                            "(it can run code, so it is not done); expected numbers or text: save "
+                            "np.array(..., dtype=float) or dtype=str"
+                        )
+                    size = math.prod(shape) * dtype.itemsize
+                    held = members[name].file_size - stream.tell()
+                    if size != held:
+                        raise DataError(
+                            f"{path}: {name} should be {dtype} {list(shape)}, {size} bytes, and {held} are "
+                            "there; the file is damaged"
+                        )
+                with archive.open(members[name]) as stream:
+                    arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
+            found = sorted(members)
+    except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} is not a readable .npz file: {error}") from error
+    return arrays or {name: np.empty(0) for name in found}
+
+
+def _npy_header(stream) -> tuple[tuple[int, ...], np.dtype]:
+    version = np.lib.format.read_magic(stream)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in read:
+        raise ValueError(f"npy version {version}")
+    shape, _, dtype = read[version](stream)
+    return shape, dtype
+
+
+def _check_arrays(path: Path, x_name: str, x: np.ndarray, y_name: str, y: np.ndarray) -> None:
+    if x.ndim < 2 or 0 in x.shape:
+        raise DataError(f"{path}: {x_name} is {list(x.shape)}; expected [n, ...] with at least one value")
+    if x.dtype.kind not in "biuf":
+        raise DataError(f"{path}: {x_name} is {x.dtype}; expected real numbers")
+    if y.dtype.kind not in "biufUS":
+        raise DataError(f"{path}: {y_name} is {y.dtype}; expected real numbers or text labels")
+    if y.ndim not in (1, 2) or len(y) != len(x) or 0 in y.shape:
+        raise DataError(f"{path}: {y_name} is {list(y.shape)}; expected [{len(x)}] or [{len(x)}, k], as many "
+                        f"rows as {x_name} {list(x.shape)}")
+    for name, array in ((x_name, x), (y_name, y)):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            where = np.argwhere(~np.isfinite(array))[0].tolist()
+            raise DataError(f"{path}: {name}{where} is {array[tuple(where)]}; expected finite numbers")
+
+
+def _split(x: np.ndarray, y: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, ...]:
+    train, test = (rows.numpy() for rows in split_rows(len(x), share, seed))
+    return x[train], y[train], x[test], y[test]
+
+
+def _dataset(
+    path: Path,
+    x_train: np.ndarray,
+    y_train: np.ndarray,
+    x_test: np.ndarray,
+    y_test: np.ndarray,
+    features: Sequence[str],
+    target: str,
+    likelihood: str | None,
+    standardise: bool,
+) -> Dataset:
+    input_shape = x_train.shape[1:]
+    x_train, x_test = (x.reshape(len(x), -1).astype(np.float64) for x in (x_train, x_test))
+    y_train, y_test = (y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y for y in (y_train, y_test))
+    if standardise:
+        x_train, x_test = _standardised(path, x_train, x_test, features)
+    y_train, y_test, likelihood, class_names = _targets(path, y_train, y_test, target, likelihood)
+    with np.errstate(over="ignore"):
+        tensors = [torch.from_numpy(x.astype(np.float32)) for x in (x_train, x_test)]
+    for x in tensors:
+        if not x.isfinite().all():
+            column = features[int((~x.isfinite()).nonzero()[0, 1])]
+            raise DataError(f"{path}, column {column!r} has values beyond float32; pass standardise=True")
+    return Dataset(
+        path.name, tensors[0], torch.from_numpy(y_train), tensors[1], torch.from_numpy(y_test), likelihood,
+        classes=None if class_names is None else len(class_names),
+        class_names=class_names,
+        input_shape=tuple(input_shape),
+    )
+
+
+def _standardised(
+    path: Path, x_train: np.ndarray, x_test: np.ndarray, features: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(x - mean) / deviation a column, both of the training rows."""
+    constant = np.flatnonzero((x_train == x_train[0]).all(0))
+    if len(constant):
+        names = ", ".join(repr(features[i]) for i in constant[:5]) + ", ..." * (len(constant) > 5)
+        raise DataError(
+            f"{path}: {len(constant)} column{'s' * (len(constant) > 1)} ({names}) with one value in all "
+            "training rows cannot be standardised; remove them (ignore= for CSV files) or pass "
+            "standardise=False"
+        )
+    mean, deviation = x_train.mean(0), x_train.std(0)
+    return (x_train - mean) / deviation, (x_test - mean) / deviation
+
+
+def _targets(
+    path: Path, y_train: np.ndarray, y_test: np.ndarray, target: str, likelihood: str | None
+) -> tuple[np.ndarray, np.ndarray, str, tuple[str, ...] | None]:
+    """Targets as the likelihood wants them, the likelihood, and the names of classes."""
+    both = np.concatenate([y_train, y_test])
+    text = both.dtype.kind in "US"
+    whole = not text and bool((both == np.floor(both)).all())
+    different = np.unique(both)
+    where = f"{path}, target {target!r}"
+    if likelihood is None:
+        classes = both.ndim == 1 and (text or (whole and len(different) <= MAX_CLASSES))
+        likelihood = "categorical" if classes else "gaussian"
+    if likelihood not in LIKELIHOODS:
+        names = ", ".join(repr(name) for name in LIKELIHOODS)
+        raise ValueError(f"likelihood={likelihood!r}; expected one of {names}")
+    if len(different) < 2:
+        raise DataError(f"{where} is {different[0]} in every row; expected values that differ")
+    if likelihood in ("categorical", "bernoulli"):
+        if both.ndim != 1:
+            raise DataError(
+                f"{where} has {both.shape[1]} columns; expected one with the class of each row (of indicator "
+                "columns take argmax)"
+            )
+        if likelihood == "categorical" and not (text or whole):
+            raise DataError(f"{where} has fractions; expected classes for likelihood='categorical'")
+        if likelihood == "bernoulli" and len(different) != 2:
+            raise DataError(f"{where} has {len(different)} different values; expected 2 for 'bernoulli'")
+        number = np.int64 if likelihood == "categorical" else np.float32
+        names = tuple(_class_name(value) for value in different.tolist())
+        parts = (np.searchsorted(different, y).astype(number) for y in (y_train, y_test))
+        return *parts, likelihood, names
+    if text:
+        raise DataError(f"{where} holds text ({different[0]!r}, ...); expected numbers for {likelihood!r}")
+    if likelihood == "poisson" and not (whole and different[0] >= 0):
+        raise DataError(f"{where} holds {different[0]}; expected counts 0, 1, 2, ... for 'poisson'")
+    return y_train.astype(np.float32), y_test.astype(np.float32), likelihood, None
+
+
+def _class_name(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
