@@ -35,12 +35,14 @@ _EXPORTS = {
     "kl": "objective",
     "param_groups": "optim",
     "predict": "prediction",
+    "resolve_threshold": "structure",
     "select": "sparse.selection",
+    "structure_of": "structure",
     "use_backend": "backends",
     "weights": "nn",
 }
 _MODULES = ("backends", "data", "functional", "likelihoods", "metrics", "nn", "ops", "optim", "priors",
-            "reference", "sparse", "uncertainty")
+            "reference", "sparse", "structure", "uncertainty")
 
 __all__ = [*sorted(_EXPORTS), *_MODULES]
 
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
         priors,
         reference,
         sparse,
+        structure,
         uncertainty,
     )
     from .backends import use_backend
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from .prediction import density, predict
     from .priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior
     from .sparse.selection import select
+    from .structure import resolve_threshold, structure_of
 
 
 def __getattr__(name: str):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ._checks import check_positive_int, check_samples
 from .nn.modes import WeightMode, expand_samples, weights
 from .objective import bayesian_layers
+from .structure import inclusion_of_weights
 
 
 def _softmax(logits: Tensor) -> Tensor:
@@ -64,17 +65,38 @@ def predict(
     return result.mean(0) if average else result
 
 
-def density(model: nn.Module, mode: WeightMode | str = "median-mean", threshold: float = 0.5) -> float:
-    """Share of the network's weights (biases apart) that a prediction mode uses.
+def density(
+    model: nn.Module,
+    mode: WeightMode | str = "median-mean",
+    threshold: float = 0.5,
+    samples: int = 1,
+) -> float:
+    """Share of the network's weights (biases apart) that a prediction uses, as the paper counts it.
 
-    Of latent binary layers the median modes keep what has inclusion probability above ``threshold``; a
-    sampled network keeps its expected share, the mean inclusion probability; the posterior mean keeps
-    all. Other layers say for themselves (``BayesianLayer.density``).
+    The posterior mean [ALL] uses all. The median model [MED] uses what has an inclusion probability above
+    ``threshold``, whatever the number of draws. R draws [SIM] use what is in at least one of them; its
+    expected share is the mean over the weights of
+
+        1 - (1 - alpha)^R,
+
+    for R = 1 the mean inclusion probability. It takes the marginal probabilities alone, so it is exact
+    for dependent indicators, too, as long as draws are independent. Layers without indicators say for
+    themselves (``BayesianLayer.density``).
+
+    Args:
+        samples: R, the draws that are averaged; matters for sampled predictions only.
     """
+    check_samples(samples)
     mode = WeightMode(mode)
+    drawn = mode in (WeightMode.SAMPLED, WeightMode.RELAXED)
     total = kept = 0.0
     for layer in bayesian_layers(model):
         count = layer.weight_count()
         total += count
-        kept += count * layer.density(mode, threshold)
+        if drawn and samples > 1:
+            # log1p and expm1: of many weights with tiny probabilities none is lost.
+            absent = torch.log1p(-inclusion_of_weights(layer).double()) * samples
+            kept += count * -torch.expm1(absent).mean().item()
+        else:
+            kept += count * layer.density(mode, threshold)
     return kept / total

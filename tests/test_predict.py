@@ -69,6 +69,33 @@ def test_densities(model):
     assert density(GaussianLinear(3, 4), "median") == 1.0
 
 
+def test_several_draws_use_what_is_in_any_of_them(model):
+    alpha = torch.cat([m.inclusion_probabilities().flatten() for m in (model[0], model[3])])
+    for r in (2, 10):
+        expected = (1 - (1 - alpha.double()) ** r).mean().item()
+        assert density(model, "sampled", samples=r) == pytest.approx(expected, rel=1e-6)
+    # As counted, 2,000 times ten draws: within four standard deviations of that mean.
+    g = torch.Generator().manual_seed(0)
+    drawn = torch.rand(2000, 10, alpha.numel(), generator=g) < alpha
+    used = 1 - (1 - alpha) ** 10
+    deviation = (used * (1 - used)).sum().sqrt().item() / (alpha.numel() * 2000**0.5)
+    counted = drawn.any(1).float().mean().item()
+    assert density(model, "sampled", samples=10) == pytest.approx(counted, abs=4 * deviation)
+
+
+def test_draws_matter_for_no_other_density(model):
+    for mode in ("median", "median-mean", "mean"):
+        assert density(model, mode, samples=10) == density(model, mode)
+    assert density(GaussianLinear(3, 4), "sampled", samples=5) == 1.0
+
+
+def test_many_draws_of_rare_weights_are_counted():
+    layer = LBBNNLinear(100, 10)
+    nn.init.constant_(layer.inclusion.omega, -30.0)  # alpha = 9.4e-14, below what 1 - alpha can show
+    alpha = torch.sigmoid(torch.tensor(-30.0, dtype=torch.float64)).item()
+    assert density(layer, "sampled", samples=7) == pytest.approx(7 * alpha, rel=1e-5)
+
+
 def test_block_densities_count_weights():
     layer = LBBNNLinear(5, 4, block=(3, 4))
     layer.inclusion.omega.data = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])

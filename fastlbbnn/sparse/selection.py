@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,13 +13,14 @@ from torch import nn
 from .. import reference
 from .._checks import explain_failure
 from ..nn.linear import BayesianLinear
+from ..structure import chain, kept_weights, resolve_threshold, warn_if_constant
 from .formats import SparseLayer, SparseNetwork, blocks_from_grid, index_dtype, row_offsets_of
 from .model import SparseModel
 
-_NO_OPS = (nn.Dropout, nn.Identity)
 
-
-def select(model: nn.Module, threshold: float = 0.5, *, posterior: bool = True) -> SparseModel:
+def select(
+    model: nn.Module, threshold: float = 0.5, *, reconnect: bool = False, posterior: bool = True
+) -> SparseModel:
     """The network with the weights whose inclusion probability is above ``threshold``.
 
     Its outputs are those of ``predict(model, x, mode="median-mean")`` before the softmax, and its
@@ -29,63 +29,33 @@ def select(model: nn.Module, threshold: float = 0.5, *, posterior: bool = True) 
     it is removed, too, and its value goes into the biases of the units that it feeds. Where weights
     share indicators by blocks, units are removed by whole blocks, so that what is left stays in blocks.
 
-    If no path from an input to an output is left, the outputs are constants, ``SparseModel.is_constant``
-    is True and a UserWarning says so.
+    If no path from an input to an output is left, the outputs are constants: a UserWarning says so and
+    names the threshold that would connect the network, and ``SparseModel.is_constant`` is True. With
+    ``reconnect`` that threshold is used instead, and a UserWarning says which.
 
     Args:
         model: a BayesianLinear, an MLP, or an nn.Sequential of BayesianLinear and nn.ReLU (nn.Flatten in
             front, nn.Dropout and nn.Identity are passed over). A GaussianLinear keeps all weights.
         threshold: in [0, 1); 0.5 is the median probability model.
+        reconnect: where nothing connects inputs and outputs, lower the threshold until something does
+            (``fastlbbnn.resolve_threshold``).
         posterior: keep the scales for sampled predictions; else the means alone.
     """
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
         raise TypeError(f"threshold is a {type(threshold).__name__}; expected a float in [0, 1)")
     if not 0.0 <= threshold < 1.0:
         raise ValueError(f"threshold={threshold}; expected a probability in [0, 1)")
-    layers = [_TrainedLayer.of(layer, relu, threshold) for layer, relu in _chain(model)]
-    for before, layer in zip(layers, layers[1:]):
-        if layer.kept.shape[1] != before.kept.shape[0]:
-            raise ValueError(
-                f"a layer takes {layer.kept.shape[1]} inputs and the one before has "
-                f"{before.kept.shape[0]} outputs; expected as many"
-            )
-    network = _compact(layers, float(threshold), posterior)
-    if network.is_constant:
-        warnings.warn(
-            f"no path from an input to an output has all its weights above threshold={threshold}: the "
-            "selected network gives the same output for every input (try a lower threshold)",
-            UserWarning,
-            stacklevel=2,
-        )
-    return SparseModel(network)
-
-
-def _chain(model: nn.Module) -> list[tuple[BayesianLinear, bool]]:
-    """The layers in order, and whether a ReLU follows each."""
-    chain: list[tuple[BayesianLinear, bool]] = []
-    for module in _flat(model):
-        if isinstance(module, BayesianLinear):
-            chain.append((module, False))
-        elif isinstance(module, nn.ReLU) and chain:
-            chain[-1] = (chain[-1][0], True)
-        elif isinstance(module, nn.Flatten) and not chain and module.start_dim == 1:
-            continue
-        elif not isinstance(module, _NO_OPS):
-            raise TypeError(
-                f"select cannot use {type(module).__name__} here; expected an nn.Sequential or MLP of "
-                "BayesianLinear and nn.ReLU (nn.Flatten in front, nn.Dropout, nn.Identity)"
-            )
-    if not chain:
-        raise TypeError(f"{type(model).__name__} has no BayesianLinear layer; nothing to select from")
-    return chain
-
-
-def _flat(module: nn.Module):
-    if isinstance(module, nn.Sequential):
-        for child in module:
-            yield from _flat(child)
+    # Parameters are checked first: probabilities of nan connect nothing.
+    trained = chain(model, (BayesianLinear,))
+    for layer, _ in trained:
+        explain_failure(layer.kappa, layer.rho, layer.logits(), layer.bias_kappa, layer.bias_rho)
+    if reconnect:
+        threshold = resolve_threshold(model, threshold, stacklevel=3)
     else:
-        yield module
+        warn_if_constant(model, threshold, stacklevel=3)
+    layers = [_TrainedLayer.of(layer, relu, threshold) for layer, relu in trained]
+    network = _compact(layers, float(threshold), posterior)
+    return SparseModel(network)
 
 
 @dataclass
@@ -103,15 +73,9 @@ class _TrainedLayer:
     @staticmethod
     @torch.no_grad()
     def of(layer: BayesianLinear, relu: bool, threshold: float) -> _TrainedLayer:
-        logits = layer.logits()
-        explain_failure(layer.kappa, layer.rho, logits, layer.bias_kappa, layer.bias_rho)
-        shape = layer.kappa.shape
-        if logits is None:
-            kept, block = torch.ones(shape, dtype=torch.bool), (1, 1)
-        else:
-            chosen = layer.inclusion.probabilities() > threshold
-            kept, block = reference.expand_blocks(chosen, *shape, layer.block), layer.block
-        zeros = torch.zeros(shape[0])
+        kept = kept_weights(layer, threshold)
+        block = (1, 1) if layer.inclusion is None else layer.block
+        zeros = torch.zeros(kept.shape[0])
         no_bias = layer.bias_kappa is None
 
         def numpy(t: torch.Tensor) -> NDArray:
