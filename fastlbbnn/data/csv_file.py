@@ -1,11 +1,12 @@
-"""CSV files: read whole, every complaint with its line and column."""
+"""CSV files: read row by row into numbers, every complaint with its line and column."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,107 +15,83 @@ import numpy as np
 from .files import DataError, open_packed
 
 #: What files write for "no value here", in lower case.
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?", "."))
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "?"))
+
+#: From the names of all columns, those to read as numbers and those to read as text.
+Choice = Callable[[tuple[str, ...]], tuple[Sequence[str], Sequence[str]]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text: ``rows`` [n][columns], and the line of the file that each row began on."""
-
-    path: Path
-    columns: tuple[str, ...]
-    rows: list[list[str]]
-    lines: list[int]
-
-    def index(self, column: str) -> int:
-        if column not in self.columns:
-            shown = ", ".join(self.columns[:20]) + (", ..." if len(self.columns) > 20 else "")
-            raise DataError(f"{self.path} has no column {column!r}; expected one of: {shown}")
-        return self.columns.index(column)
-
-    def texts(self, column: str) -> list[str]:
-        """The cells of a column without spaces around them; a missing one is an error."""
-        i = self.index(column)
-        cells = [row[i].strip() for row in self.rows]
-        for line, cell in zip(self.lines, cells):
-            if cell.lower() in MISSING:
-                raise self.error(line, column, cell)
-        return cells
-
-    def numbers(self, columns: Sequence[str]) -> np.ndarray:
-        """[n, len(columns)] in float64; a missing, non-numeric or infinite cell is an error."""
-        where = [self.index(column) for column in columns]
-        values = np.empty((len(self.rows), len(where)))
-        for r, row in enumerate(self.rows):
-            try:
-                values[r] = [float(row[i]) for i in where]
-            except ValueError:
-                values[r] = math.nan
-        bad = np.argwhere(~np.isfinite(values))
-        if len(bad):
-            for r, c in bad:  # a row that failed is NaN all over: find the cell
-                cell = self.rows[r][where[c]].strip()
-                if not _is_finite(cell):
-                    raise self.error(self.lines[r], columns[c], cell)
-        return values
-
-    def is_numeric(self, column: str) -> bool:
-        return all(_is_finite(cell) for cell in self.texts(column))
-
-    def error(self, line: int, column: str, cell: str) -> DataError:
-        if cell.lower() in MISSING:
-            return DataError(
-                f"{self.path}, line {line}, column {column!r}: the value is missing ({cell!r}); expected "
-                "complete rows: fill in or remove them first"
-            )
-        return DataError(
-            f"{self.path}, line {line}, column {column!r}: {cell!r}; expected a finite number (encode "
-            "categories as numbers, or leave the column out with ignore=)"
-        )
+    numbers: np.ndarray  # [n, columns of numbers], float64
+    texts: dict[str, list[str]]  # column -> n cells, without spaces around them
+    lines: list[int]  # where in the file each row began
 
 
-def _is_finite(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
-
-
-def read_csv(path: Path, *, header: bool = True, delimiter: str = ",") -> Table:
+def read_csv(path: Path, choose: Choice, *, header: bool = True, delimiter: str = ",") -> Table:
     """Without a header the columns are called 1, 2, 3, ..."""
-    rows, lines = [], []
-    try:
-        with open_packed(path) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-            reader = csv.reader(text, delimiter=delimiter, strict=True)
-            began = 1
-            for row in reader:
-                if row:
-                    rows.append(row)
-                    lines.append(began)
-                began = reader.line_num + 1
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not text in UTF-8 ({error}); expected a CSV file") from error
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: {error}; expected a CSV file") from error
-    if len(rows) < 1 + header:
-        raise DataError(f"{path} has no rows of data; expected {'a header and ' * header}at least one row")
+    rows = _rows(path, delimiter)
+    line, first = next(rows, (0, []))
+    if not first:
+        raise DataError(f"{path} is empty; expected a CSV file with {'a header and ' * header}rows of values")
+    columns = tuple(cell.strip() for cell in first) if header else tuple(map(str, range(1, len(first) + 1)))
     if header:
-        columns = tuple(cell.strip() for cell in rows.pop(0))
-        lines.pop(0)
         _check_header(path, columns)
-    else:
-        columns = tuple(str(i + 1) for i in range(len(rows[0])))
-    for line, row in zip(lines, rows):
+    number_names, text_names = choose(columns)
+    number_at = [column_index(path, columns, name) for name in number_names]
+    text_at = [column_index(path, columns, name) for name in text_names]
+
+    numbers, lines = array("d"), array("q")
+    texts: dict[str, list[str]] = {name: [] for name in text_names}
+
+    def add(line: int, row: list[str]) -> None:
         if len(row) != len(columns):
             raise DataError(
                 f"{path}, line {line}: {len(row)} values; expected {len(columns)}, one for each column"
             )
-    return Table(path, columns, rows, lines)
+        try:
+            values = [float(row[i]) for i in number_at]
+            usable = all(map(math.isfinite, values))
+        except ValueError:
+            usable = False
+        if not usable:
+            raise _bad_number(path, line, row, columns, number_at)
+        numbers.extend(values)
+        for name, i in zip(text_names, text_at):
+            cell = row[i].strip()
+            if cell.lower() in MISSING:
+                raise _missing(path, line, name, cell)
+            texts[name].append(cell)
+        lines.append(line)
+
+    if not header:
+        add(line, first)
+    for line, row in rows:
+        add(line, row)
+    if not lines:
+        raise DataError(f"{path} has a header and no rows; expected at least one row of values")
+    return Table(np.array(numbers).reshape(len(lines), len(number_at)), texts, list(lines))
+
+
+def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, each with the line that it begins on."""
+    line = 1
+    try:
+        with open_packed(path) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+            reader = csv.reader(text, delimiter=delimiter, strict=True)
+            for row in reader:
+                if row:
+                    yield line, row
+                line = reader.line_num + 1
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text in UTF-8 ({error}); expected a CSV file") from error
+    except csv.Error as error:
+        raise DataError(f"{path}, line {line}: {error}; expected a CSV file") from error
 
 
 def _check_header(path: Path, columns: tuple[str, ...]) -> None:
-    if all(_is_finite(name) for name in columns):
+    if all(is_number(name) for name in columns):
         raise DataError(
             f"{path}: the first line holds only numbers ({', '.join(columns[:5])}, ...); expected the names "
             "of the columns: for a file without them pass header=False"
@@ -122,3 +99,37 @@ def _check_header(path: Path, columns: tuple[str, ...]) -> None:
     twice = [name for i, name in enumerate(columns) if name in columns[:i]]
     if twice:
         raise DataError(f"{path} has two columns called {twice[0]!r}; expected different names")
+
+
+def column_index(path: Path, columns: tuple[str, ...], name: str) -> int:
+    if name not in columns:
+        shown = ", ".join(columns[:20]) + (", ..." if len(columns) > 20 else "")
+        raise DataError(f"{path} has no column {name!r}; expected one of: {shown}")
+    return columns.index(name)
+
+
+def is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+def _bad_number(
+    path: Path, line: int, row: list[str], columns: tuple[str, ...], number_at: list[int]
+) -> DataError:
+    at = next(i for i in number_at if not is_number(row[i]))
+    cell = row[at].strip()
+    if cell.lower() in MISSING:
+        return _missing(path, line, columns[at], cell)
+    return DataError(
+        f"{path}, line {line}, column {columns[at]!r}: {cell!r}; expected a finite number (encode categories "
+        "as numbers, or leave the column out with ignore=)"
+    )
+
+
+def _missing(path: Path, line: int, column: str, cell: str) -> DataError:
+    return DataError(
+        f"{path}, line {line}, column {column!r}: the value is missing ({cell!r}); expected complete rows: "
+        "fill in or remove them first"
+    )

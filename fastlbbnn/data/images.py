@@ -19,11 +19,12 @@ from torch import Tensor
 from .dataset import Dataset
 from .files import DataError, MissingDataError, first_existing, open_packed
 
+#: The four files of a set, the small ones first: what is wrong with them shows at once.
 SHAPES = {
-    "train-images-idx3-ubyte": (60000, 28, 28),
+    "t10k-labels-idx1-ubyte": (10000,),
     "train-labels-idx1-ubyte": (60000,),
     "t10k-images-idx3-ubyte": (10000, 28, 28),
-    "t10k-labels-idx1-ubyte": (10000,),
+    "train-images-idx3-ubyte": (60000, 28, 28),
 }
 
 
@@ -50,7 +51,7 @@ class ImageSet:
         arrays = {
             name: read_idx(path, SHAPES[name], self.sha256[name]) for name, path in self.files(root).items()
         }
-        x_train, y_train, x_test, y_test = (torch.from_numpy(arrays[name]) for name in SHAPES)
+        y_test, y_train, x_test, x_train = (torch.from_numpy(arrays[name]) for name in SHAPES)
         return Dataset(
             self.name, _pixels(x_train), y_train.long(), _pixels(x_test), y_test.long(), "categorical",
             classes=10, class_names=self.class_names, input_shape=(28, 28),

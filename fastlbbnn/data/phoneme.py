@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .csv_file import Table, read_csv
+from .csv_file import read_csv
 from .dataset import Dataset
 from .files import DataError, MissingDataError, first_existing
 
@@ -57,21 +57,16 @@ def load(root: Path, seed: int) -> Dataset:
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Values [4509, 256] and class numbers [4509]."""
-    table = read_csv(path)
-    wanted = [f"x.{i + 1}" for i in range(COLUMNS)]
-    missing = [name for name in (*wanted, "g") if name not in table.columns]
-    if missing or len(table.rows) != ROWS:
-        lacks = f" without {', '.join(missing[:3])}" if missing else ""
-        raise DataError(
-            f"{path} has {len(table.rows)} rows of {len(table.columns)} columns{lacks}; expected {ROWS} rows "
-            f"with the columns x.1 to x.{COLUMNS} and g: fetch {SOURCE}"
-        )
-    x = table.numbers(wanted)
-    labels = table.texts("g")
-    try:
-        y = np.array([CLASS_NAMES.index(label) for label in labels], dtype=np.int64)
-    except ValueError as error:
-        raise DataError(f"{path}: column g: {error}; expected one of {', '.join(CLASS_NAMES)}") from None
+    features = [f"x.{i + 1}" for i in range(COLUMNS)]
+    table = read_csv(path, lambda columns: (features, ["g"]))
+    x = table.numbers
+    if len(x) != ROWS:
+        raise DataError(f"{path} has {len(x)} rows; expected {ROWS}: fetch {SOURCE}")
+    labels = table.texts["g"]
+    unknown = sorted(set(labels) - set(CLASS_NAMES))
+    if unknown:
+        raise DataError(f"{path}, column 'g' holds {unknown[0]!r}; expected {', '.join(CLASS_NAMES)}")
+    y = np.array([CLASS_NAMES.index(label) for label in labels], dtype=np.int64)
     digest = hashlib.sha256(x.astype("<f8").tobytes() + y.astype(np.uint8).tobytes()).hexdigest()
     if digest != SHA256:
         raise DataError(
@@ -95,12 +90,9 @@ def authors_split() -> tuple[np.ndarray, np.ndarray]:
 
 def _read_split(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Columns: position (within its part), set (train or test), row0 (row of the data, from 0)."""
-    table: Table = read_csv(path)
-    for name in ("position", "set", "row0"):
-        if name not in table.columns:
-            raise DataError(f"{path} has columns {', '.join(table.columns)}; expected position, set, row0")
-    position, row = table.numbers(["position", "row0"]).T
-    part = np.array(table.texts("set"))
+    table = read_csv(path, lambda columns: (["position", "row0"], ["set"]))
+    position, row = table.numbers.T
+    part = np.array(table.texts["set"])
     parts = []
     for name, count in (("train", N_TRAIN), ("test", N_TEST)):
         chosen = np.flatnonzero(part == name)
@@ -109,5 +101,5 @@ def _read_split(path: Path) -> tuple[np.ndarray, np.ndarray]:
         parts.append(row[chosen[np.argsort(position[chosen])]].astype(np.int64))
     both = np.concatenate(parts)
     if len(np.unique(both)) != len(both) or both.min() < 0 or both.max() >= ROWS:
-        raise DataError(f"{path}: column row0 has rows twice or outside 0 to {ROWS - 1}")
+        raise DataError(f"{path}: column row0 has a row twice or outside 0 to {ROWS - 1}")
     return parts[0], parts[1]

@@ -11,7 +11,6 @@ and standard deviation 1 over the training rows.
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,9 +18,10 @@ import numpy as np
 import torch
 
 from ..likelihoods import LIKELIHOODS
-from .csv_file import read_csv
+from .csv_file import Table, column_index, is_number, read_csv
 from .dataset import Dataset, split_rows
 from .files import DataError
+from .npz_file import read_npz
 
 #: Whole numbers of more different values than this are taken for measurements.
 MAX_CLASSES = 20
@@ -41,22 +41,45 @@ def load_csv(
 ) -> Dataset:
     """One row an observation; ``target`` names the column to predict (the last one if None), ``ignore``
     columns that are no features."""
-    table = read_csv(path, header=header, delimiter=delimiter)
     ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-    for name in ignored:
-        table.index(name)
-    left = [name for name in table.columns if name not in ignored]
-    if target is None and not left:
-        raise DataError(f"{path} has no columns left; expected features and a target")
-    target = left[-1] if target is None else target
-    table.index(target)
-    features = [name for name in left if name != target]
-    if not features:
-        raise DataError(f"{path} has no column of features beside the target {target!r}")
-    x = table.numbers(features)
-    y = table.numbers([target])[:, 0] if table.is_numeric(target) else np.array(table.texts(target))
-    parts = _split(x, y, test_share, seed)
+    features: list[str] = []
+
+    def choose(columns: tuple[str, ...]) -> tuple[Sequence[str], Sequence[str]]:
+        nonlocal target
+        for name in ignored:
+            column_index(path, columns, name)
+        left = [name for name in columns if name not in ignored]
+        if target is None and left:
+            target = left[-1]
+        features.extend(name for name in left if name != target)
+        if not features:
+            raise DataError(f"{path} has no columns but the target and ignored ones; expected features")
+        return features, [target]
+
+    table = read_csv(path, choose, header=header, delimiter=delimiter)
+    y = _target_column(path, table, target, likelihood)
+    parts = _split(table.numbers, y, test_share, seed)
     return _dataset(path, *parts, features, target, likelihood, standardise)
+
+
+def _target_column(path: Path, table: Table, target: str, likelihood: str | None) -> np.ndarray:
+    """Numbers [n] if all cells are, else text [n]."""
+    cells = table.texts[target]
+    numeric = [is_number(cell) for cell in cells]
+    if all(numeric):
+        return np.array([float(cell) for cell in cells])
+    if any(numeric) and likelihood != "categorical":
+        row = numeric.index(False)
+        raise DataError(
+            f"{path}, line {table.lines[row]}, column {target!r}: {cells[row]!r} among numbers; expected "
+            "numbers only, or text only (likelihood='categorical' takes all cells for labels)"
+        )
+    if len(set(cells)) == len(cells) and likelihood is None:
+        raise DataError(
+            f"{path}: the target {target!r} has another text in each row; expected classes: name the column "
+            "to predict with target="
+        )
+    return np.array(cells)
 
 
 def load_npz(
@@ -68,22 +91,16 @@ def load_npz(
     standardise: bool = False,
 ) -> Dataset:
     """Arrays ``x`` [n, ...] and ``y`` [n] or [n, k], or ``x_train``, ``y_train``, ``x_test``, ``y_test``."""
-    arrays = _read_npz(path)
     separate = ("x_train", "y_train", "x_test", "y_test")
-    if set(separate) <= set(arrays):
-        parts = tuple(arrays[name] for name in separate)
-        pairs = (("x_train", "y_train"), ("x_test", "y_test"))
-    elif {"x", "y"} <= set(arrays):
-        pairs = (("x", "y"),)
-    else:
-        raise DataError(
-            f"{path} holds {', '.join(sorted(arrays)) or 'no arrays'}; expected x and y, or "
-            f"{', '.join(separate)}"
-        )
-    for x, y in pairs:
-        _check_arrays(path, x, arrays[x], y, arrays[y])
-    if len(pairs) == 1:
+    arrays = read_npz(path, [separate, ("x", "y")])
+    for x in ("x", "x_train", "x_test"):
+        if x in arrays:
+            y = x.replace("x", "y")
+            _check_arrays(path, x, arrays[x], y, arrays[y])
+    if "x" in arrays:
         parts = _split(arrays["x"], arrays["y"], test_share, seed)
+    else:
+        parts = tuple(arrays[name] for name in separate)
     if parts[0].shape[1:] != parts[2].shape[1:] or parts[1].shape[1:] != parts[3].shape[1:]:
         raise DataError(
             f"{path}: x_train {list(parts[0].shape)}, y_train {list(parts[1].shape)}, x_test "
@@ -95,51 +112,6 @@ def load_npz(
 
 
 LOADERS = {".npz": load_npz, ".csv": load_csv, ".csv.gz": load_csv}
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    """Every array of the archive that is one of ours; nothing is unpickled, and no array is allocated
-    before the archive is seen to hold as many bytes as its header says."""
-    known = ("x", "y", "x_train", "y_train", "x_test", "y_test")
-    arrays: dict[str, np.ndarray] = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            for name in known:
-                if name not in members:
-                    continue
-                with archive.open(members[name]) as stream:
-                    shape, dtype = _npy_header(stream)
-                    if dtype.hasobject:
-                        raise DataError(
-                            f"{path}: {name} is an array of Python objects, which only unpickling could read "
-                            "(it can run code, so it is not done); expected numbers or text: save "
-                            "np.array(..., dtype=float) or dtype=str"
-                        )
-                    size = math.prod(shape) * dtype.itemsize
-                    held = members[name].file_size - stream.tell()
-                    if size != held:
-                        raise DataError(
-                            f"{path}: {name} should be {dtype} {list(shape)}, {size} bytes, and {held} are "
-                            "there; the file is damaged"
-                        )
-                with archive.open(members[name]) as stream:
-                    arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
-            found = sorted(members)
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} is not a readable .npz file: {error}") from error
-    return arrays or {name: np.empty(0) for name in found}
-
-
-def _npy_header(stream) -> tuple[tuple[int, ...], np.dtype]:
-    version = np.lib.format.read_magic(stream)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in read:
-        raise ValueError(f"npy version {version}")
-    shape, _, dtype = read[version](stream)
-    return shape, dtype
 
 
 def _check_arrays(path: Path, x_name: str, x: np.ndarray, y_name: str, y: np.ndarray) -> None:
@@ -180,18 +152,27 @@ def _dataset(
     if standardise:
         x_train, x_test = _standardised(path, x_train, x_test, features)
     y_train, y_test, likelihood, class_names = _targets(path, y_train, y_test, target, likelihood)
-    with np.errstate(over="ignore"):
-        tensors = [torch.from_numpy(x.astype(np.float32)) for x in (x_train, x_test)]
-    for x in tensors:
-        if not x.isfinite().all():
-            column = features[int((~x.isfinite()).nonzero()[0, 1])]
-            raise DataError(f"{path}, column {column!r} has values beyond float32; pass standardise=True")
+    x_train, x_test = (_single(path, x, features) for x in (x_train, x_test))
     return Dataset(
-        path.name, tensors[0], torch.from_numpy(y_train), tensors[1], torch.from_numpy(y_test), likelihood,
+        path.name, *map(torch.from_numpy, (x_train, y_train, x_test, y_test)), likelihood,
         classes=None if class_names is None else len(class_names),
         class_names=class_names,
         input_shape=tuple(input_shape),
     )
+
+
+def _single(path: Path, values: np.ndarray, columns: Sequence[str]) -> np.ndarray:
+    """Single precision, if the values fit."""
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if not np.isfinite(single).all():
+        where = tuple(np.argwhere(~np.isfinite(single))[0])
+        name = columns[where[-1] if len(columns) > 1 else 0]
+        raise DataError(
+            f"{path}, column {name!r}: {values[where]} is too large for float32; expected less than 3e38 "
+            "(standardise=True scales features)"
+        )
+    return single
 
 
 def _standardised(
@@ -214,6 +195,8 @@ def _targets(
     path: Path, y_train: np.ndarray, y_test: np.ndarray, target: str, likelihood: str | None
 ) -> tuple[np.ndarray, np.ndarray, str, tuple[str, ...] | None]:
     """Targets as the likelihood wants them, the likelihood, and the names of classes."""
+    if y_train.dtype.kind == "b":
+        y_train, y_test = y_train.astype(np.int64), y_test.astype(np.int64)
     both = np.concatenate([y_train, y_test])
     text = both.dtype.kind in "US"
     whole = not text and bool((both == np.floor(both)).all())
@@ -245,7 +228,7 @@ def _targets(
         raise DataError(f"{where} holds text ({different[0]!r}, ...); expected numbers for {likelihood!r}")
     if likelihood == "poisson" and not (whole and different[0] >= 0):
         raise DataError(f"{where} holds {different[0]}; expected counts 0, 1, 2, ... for 'poisson'")
-    return y_train.astype(np.float32), y_test.astype(np.float32), likelihood, None
+    return _single(path, y_train, [target]), _single(path, y_test, [target]), likelihood, None
 
 
 def _class_name(value: object) -> str:
