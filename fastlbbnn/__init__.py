@@ -26,6 +26,7 @@ _EXPORTS = {
     "ConjugatePrior": "priors",
     "EmpiricalBayesPrior": "priors",
     "FixedPrior": "priors",
+    "GaussianDispersion": "dispersion",
     "PAPER_STEP_SIZES": "optim",
     "WeightMode": "nn",
     "decide": "metrics",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         uncertainty,
     )
     from .backends import use_backend
+    from .dispersion import GaussianDispersion
     from .metrics import decide
     from .nn import WeightMode, expand_samples, weights
     from .objective import elbo, kl
