@@ -32,6 +32,22 @@ def draw_seed(
     )
 
 
+def logit_noise(seed: Tensor, rows: int, cols: int) -> Tensor:
+    """Standard normals ``[rows, cols]`` in float32 for random logits of the draw with this seed.
+
+    Of the counter-based stream, and apart from that draw's own noise; compiled where that is built.
+    """
+    key = seed ^ reference.LOGIT_KEY
+    if key.device.type == "cpu" and _compiled_noise():
+        return ops.inspect.noise(key, "normal", rows, cols)
+    return reference.normals(key, reference.Stream.WEIGHT, 0, rows, cols)
+
+
+@torch.compiler.assume_constant_result
+def _compiled_noise() -> bool:
+    return backends.BACKENDS["cpp"].unavailable() is None
+
+
 def gated_linear(
     x: Tensor,
     kappa: Tensor,

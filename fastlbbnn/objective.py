@@ -57,6 +57,8 @@ def _layers_or_raise(model: nn.Module) -> list[BayesianLayer]:
 def kl(model: nn.Module, likelihood: Likelihood | None = None) -> Tensor:
     """KL divergence of all Bayesian layers from their priors, a sum in nats; no state enters.
 
+    Layers whose KL needs a draw (random logits of the indicators, for one) estimate it with a fresh one.
+
     With that of a ``likelihood`` that has parameters of its own, and a ``kl()`` of them.
     """
     return _sum_kl(_layers_or_raise(model), Recorded(), likelihood)
@@ -73,6 +75,9 @@ def _sum_kl(
             continue
         if isinstance(layer, BayesianLinear):
             entries.append(_entry((layer,), layer.kl_sums()))
+            own = layer.inclusion_kl()
+            if own is not None:
+                terms.append(own)
         else:
             terms.append(layer.kl())
     if entries:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,9 @@ from .._checks import check_block, check_positive_int, check_temperature
 from .._memory import staggered_empty
 from ..priors import FixedPrior, Prior
 from .base import BayesianLayer
-from .inclusion import MeanField
+from .inclusion import FAMILIES, Inclusion
 from .modes import Pass, WeightMode, current_pass
-from .recording import leave_sums
+from .recording import is_recording, leave_kl, leave_sums
 
 Estimator = Literal["concrete", "local"]
 
@@ -30,7 +31,9 @@ class BayesianLinear(BayesianLayer):
     """What layers of the fused kernels share: Gaussian weights, five sums and a prior of them."""
 
     #: Where the indicators come from; None for a layer without.
-    inclusion: MeanField | None
+    inclusion: Inclusion | None
+    #: Whether every draw has logits of its own.
+    random_logits: bool = False
 
     def __init__(
         self,
@@ -88,16 +91,19 @@ class BayesianLinear(BayesianLayer):
 
     # --- the posterior -----------------------------------------------------------------------
 
-    def logits(self) -> Tensor | None:
-        """Indicator logits for one forward pass; None without indicators."""
+    def logits(self, seed: Tensor | None = None) -> Tensor | None:
+        """Indicator logits for one forward pass; None without indicators.
+
+        Where they are random this is a draw, from ``seed`` or from a fresh one.
+        """
         inclusion = self._modules["inclusion"]
-        return None if inclusion is None else inclusion.forward()
+        return None if inclusion is None else inclusion.forward(seed)
 
     def decided_logits(self, threshold: float) -> Tensor | None:
         """Logits that make every indicator certain: in where alpha > threshold, else out."""
         if self.inclusion is None:
             return None
-        chosen = self.inclusion.probabilities() > threshold
+        chosen = self.inclusion.chosen(threshold)
         return torch.where(chosen, _CERTAIN, -_CERTAIN).to(self.kappa.dtype)
 
     def blocks(self) -> int:
@@ -110,26 +116,37 @@ class BayesianLinear(BayesianLayer):
         """Posterior mean alpha * kappa, or with MEDIAN_MEAN kappa where alpha > threshold, else 0."""
         if self.inclusion is None:
             return self.kappa
-        grid = self.inclusion.probabilities()
         if mode is WeightMode.MEDIAN_MEAN:
-            grid = (grid > threshold).to(grid.dtype)
+            grid = self.inclusion.chosen(threshold).to(self.kappa.dtype)
+        else:
+            grid = self.inclusion.probabilities()
         return reference.expand_blocks(grid, *self.kappa.shape, self.block) * self.kappa
 
     def kl_sums(self) -> Tensor:
-        """The five sums ``[5]`` of this layer, from its parameters alone."""
+        """The five sums ``[5]`` of this layer, from its parameters alone; with random logits, of a draw."""
         return functional.kl_sums(
             self.kappa, self.rho, self.logits(), self.bias_kappa, self.bias_rho, block=self.block
         )
 
     def kl(self) -> Tensor:
-        """KL divergence from the prior, a sum in nats. No state: only parameters enter."""
-        return self.prior.kl(self.kl_sums(), self.blocks())
+        """KL divergence from the prior, a sum in nats.
+
+        No state: only parameters enter, and with random logits one draw of them, so that the mean over
+        calls is the expected KL (see ``inclusion.RandomLogits``).
+        """
+        value = self.prior.kl(self.kl_sums(), self.blocks())
+        own = self.inclusion_kl()
+        return value if own is None else value + own
+
+    def inclusion_kl(self) -> Tensor | None:
+        """What a family of indicators adds to the prior's KL; None for nothing."""
+        return self.inclusion.kl() if self.random_logits else None
 
     def step_groups(self) -> dict[str, list[nn.Parameter]]:
         own = [p for p in self._parameters.values() if p is not None]
         return {
             "weights": own,
-            "inclusion": [] if self.inclusion is None else list(self.inclusion.parameters()),
+            **({} if self.inclusion is None else self.inclusion.step_groups()),
             "psi": list(self.prior.psi_parameters()),
             "sigma2": list(self.prior.sigma2_parameters()),
         }
@@ -145,22 +162,54 @@ class BayesianLinear(BayesianLayer):
             return F.linear(x, self.mean_weight(mode, current.threshold), self.bias_kappa)
         y, sums = self._sample(x, mode, current)
         leave_sums((self,), sums)
+        if self.random_logits:
+            self.leave_inclusion_kl(mode)
         return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
 
-    def draw_parameters(self, mode: WeightMode, current: Pass) -> tuple[Tensor | None, ...]:
-        """kappa, rho, omega, bias_kappa and bias_rho for a draw in this mode."""
+    def draw_parameters(
+        self, mode: WeightMode, current: Pass, seed: Tensor | None = None
+    ) -> tuple[Tensor | None, ...]:
+        """kappa, rho, omega, bias_kappa and bias_rho for a draw in this mode.
+
+        ``seed`` is that of the draw, which random logits take their noise from.
+        """
         # Straight from the dictionary: attribute access through nn.Module is slow enough to show in
         # a training step.
         p = self._parameters
-        omega = self.decided_logits(current.threshold) if mode is WeightMode.MEDIAN else self.logits()
+        if mode is WeightMode.MEDIAN:
+            omega = self.decided_logits(current.threshold)
+        else:
+            omega = self.logits(seed)
         return p["kappa"], p["rho"], omega, p["bias_kappa"], p["bias_rho"]
+
+    def leave_inclusion_kl(self, mode: WeightMode) -> None:
+        """Leave ``inclusion_kl`` for the objective, after a pass that drew logits."""
+        if mode is not WeightMode.MEDIAN and is_recording():
+            own = self.inclusion_kl()
+            if own is not None:
+                leave_kl(self, own)
 
     def _sample(self, x: Tensor, mode: WeightMode, current: Pass) -> tuple[Tensor, Tensor]:
         """Outputs, [M, N] for one draw and else [samples, M, N], and the five sums."""
         x = self._rows(x, current)
-        single, samples = current.samples is None, current.samples or 1
-        seed = functional.draw_seed(current.generator, x.device)
-        parameters = self.draw_parameters(mode, current)
+        samples = current.samples
+        if samples is None or not self.random_logits or mode is WeightMode.MEDIAN:
+            seed = functional.draw_seed(current.generator, x.device)
+            return self._draw(x, mode, current, seed, samples or 1, single=samples is None)
+        # A kernel's draws share their logits: here each has its own.
+        seeds = functional.draw_seed(current.generator, x.device, (samples,))
+        draws = [
+            self._draw(x if x.dim() == 2 else x[s], mode, current, seed, 1, single=True)
+            for s, seed in enumerate(seeds)
+        ]
+        outputs, sums = zip(*draws)
+        return torch.stack(outputs), torch.stack(sums).mean(0)
+
+    def _draw(
+        self, x: Tensor, mode: WeightMode, current: Pass, seed: Tensor, samples: int, single: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Draws that share their logits, by one call of the kernel."""
+        parameters = self.draw_parameters(mode, current, seed)
         if mode is WeightMode.RELAXED and self.estimator == "local":
             if current.kl == "sampled":
                 raise ValueError(
@@ -211,6 +260,11 @@ class LBBNNLinear(BayesianLinear):
         prior: a ``fastlbbnn.priors.Prior``, copied; None: ``FixedPrior(psi=0.1, sigma2=1)``.
         temperature: of the relaxed gates. Small values are closer to the binary model and have noisier
             gradients: the authors' scripts use 0.001, where hardly any draw has a gradient at all.
+        inclusion: where the indicators' logits come from: "mean-field" (independent), "mvn" (jointly
+            normal, one covariance over the inputs), "low-rank" (the same, of low rank plus a diagonal), or
+            a function of ``(rows, cols, device=, dtype=)`` that makes an ``inclusion.Inclusion`` for the grid
+            of blocks. See ``fastlbbnn.nn.inclusion``.
+        inclusion_options: further arguments of the family, such as ``{"rank": 2}``.
     """
 
     def __init__(
@@ -223,6 +277,8 @@ class LBBNNLinear(BayesianLinear):
         estimator: Estimator = "concrete",
         prior: Prior | None = None,
         temperature: float = 0.5,
+        inclusion: str | Callable[..., Inclusion] = "mean-field",
+        inclusion_options: Mapping[str, Any] | None = None,
         device=None,
         dtype=None,
     ) -> None:
@@ -230,18 +286,20 @@ class LBBNNLinear(BayesianLinear):
             in_features, out_features, bias, block=block, estimator=estimator, prior=prior,
             temperature=temperature, device=device, dtype=dtype,
         )
+        super().reset_parameters()
         grid = reference.grid_shape(out_features, in_features, self.block)
-        self.inclusion = MeanField(*grid, device=device, dtype=dtype)
-        self.reset_parameters()
+        self.inclusion = _make_inclusion(
+            inclusion, *grid, **dict(inclusion_options or {}), device=device, dtype=dtype
+        )
+        self.random_logits = self.inclusion.random
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        with torch.no_grad():
-            self.inclusion.omega.uniform_(0.0, 1.0)
+        self.inclusion.reset_parameters()
 
     @property
     def omega(self) -> Tensor:
-        """Indicator logits, on the grid of blocks."""
+        """Indicator logits, on the grid of blocks; a draw where they are random."""
         return self.inclusion()
 
     def inclusion_probabilities(self) -> Tensor:
@@ -260,8 +318,7 @@ class LBBNNLinear(BayesianLinear):
         if mode is WeightMode.MEAN:
             return 1.0
         if mode in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
-            chosen = self.inclusion.probabilities() > threshold
-            return self._mean_over_weights(chosen.to(torch.float32))
+            return self._mean_over_weights(self.inclusion.chosen(threshold).to(torch.float32))
         return self.mean_inclusion()
 
     def mean_inclusion(self) -> float:
@@ -270,6 +327,30 @@ class LBBNNLinear(BayesianLinear):
 
     def _mean_over_weights(self, grid: Tensor) -> float:
         return reference.expand_blocks(grid, *self.kappa.shape, self.block).mean().item()
+
+
+def _make_inclusion(
+    family: str | Callable[..., Inclusion], rows: int, cols: int, **options: Any
+) -> Inclusion:
+    if isinstance(family, str):
+        if family not in FAMILIES:
+            names = ", ".join(repr(name) for name in FAMILIES)
+            raise ValueError(f"inclusion={family!r}; expected one of {names}, or a function")
+        family = FAMILIES[family]
+    elif not callable(family):
+        raise TypeError(
+            f"inclusion is a {type(family).__name__}; expected the name of a family or a function of "
+            "(rows, cols, device=, dtype=)"
+        )
+    made = family(rows, cols, **options)
+    if not isinstance(made, Inclusion):
+        raise TypeError(
+            f"inclusion made a {type(made).__name__}; expected a fastlbbnn.nn.inclusion.Inclusion"
+        )
+    shape = tuple(made.location().shape)
+    if shape != (rows, cols):
+        raise ValueError(f"inclusion made logits {list(shape)}; expected {[rows, cols]}, the grid of blocks")
+    return made
 
 
 class GaussianLinear(BayesianLinear):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from .. import functional
@@ -51,16 +52,24 @@ class MLP(nn.Sequential):
         first = layers[0]
         first._check_input(x, current)
         rows = first._rows(x, current)
-        seeds = functional.draw_seed(current.generator, x.device, (len(layers),))
-        parameters: list[Tensor | None] = []
-        for layer in layers:
-            parameters += layer.draw_parameters(mode, current)
-        y, sums = functional.gated_mlp_unchecked(
-            rows, parameters, seeds, current.samples or 1, [layer.block for layer in layers],
-            [layer.temperature for layer in layers], mode is not WeightMode.RELAXED,
-            single=current.samples is None,
-        )
+        single = current.samples is None
+        random_logits = mode is not WeightMode.MEDIAN and any(l.random_logits for l in layers)
+        if single or not random_logits:
+            seeds = functional.draw_seed(current.generator, x.device, (len(layers),))
+            y, sums = _draw(layers, rows, mode, current, seeds, random_logits, current.samples)
+        else:
+            # A kernel's draws share their logits: here each has its own. Seeds as in a Sequential.
+            seeds = functional.draw_seed(current.generator, x.device, (len(layers), current.samples))
+            draws = [
+                _draw(layers, rows if rows.dim() == 2 else rows[s], mode, current, of_sample, True, None)
+                for s, of_sample in enumerate(seeds.T.contiguous())
+            ]
+            y, sums = (torch.stack(parts) for parts in zip(*draws))
+            sums = sums.mean(0)
         leave_sums(layers, sums)
+        if random_logits:
+            for layer in layers:
+                layer.leave_inclusion_kl(mode)
         return y if y.dim() == x.dim() else y.view(*x.shape[:-1], layers[-1].out_features)
 
     def _fusable(self, mode: WeightMode, current: Pass) -> list[BayesianLinear] | None:
@@ -80,4 +89,30 @@ class MLP(nn.Sequential):
                 return None
             else:
                 layers.append(module)
-        return layers if len(self._modules) % 2 else None
+        if len(self._modules) % 2 == 0:
+            return None
+        if current.samples is not None and 0 < sum(l.random_logits for l in layers) < len(layers):
+            return None  # some layers draw all samples at once, others one by one
+        return layers
+
+
+def _draw(
+    layers: list[BayesianLinear], rows: Tensor, mode: WeightMode, current: Pass, seeds: Tensor,
+    random_logits: bool, samples: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Draws that share their logits, by one call: outputs and the five sums of every layer.
+
+    ``samples`` None: one draw, without a sample axis.
+    """
+    parameters: list[Tensor | None] = []
+    if random_logits:
+        for layer, seed in zip(layers, seeds.unbind()):
+            parameters += layer.draw_parameters(mode, current, seed)
+    else:
+        for layer in layers:
+            parameters += layer.draw_parameters(mode, current)
+    return functional.gated_mlp_unchecked(
+        rows, parameters, seeds, samples or 1, [layer.block for layer in layers],
+        [layer.temperature for layer in layers], mode is not WeightMode.RELAXED,
+        single=samples is None,
+    )

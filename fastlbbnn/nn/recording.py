@@ -36,6 +36,11 @@ class record_sums:
         _recording = self._outer
 
 
+def is_recording() -> bool:
+    """Whether anybody wants to know."""
+    return _recording is not None
+
+
 def leave_sums(layers: Sequence[nn.Module], sums: Tensor) -> None:
     """``sums``: [5] of one layer or [layers, 5]."""
     if _recording is None:

@@ -13,10 +13,11 @@ from .gated_linear import (
     sampled_kl_sums,
 )
 from .local_linear import local_linear
-from .noise import Stream, gate_logistics, gate_uniforms, normals
+from .noise import LOGIT_KEY, Stream, gate_logistics, gate_uniforms, normals
 from .sums import expand_blocks, grid_shape, kl_sums, log_softplus, softplus
 
 __all__ = [
+    "LOGIT_KEY",
     "Stream",
     "expand_blocks",
     "gate_logistics",

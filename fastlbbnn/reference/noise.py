@@ -31,6 +31,10 @@ class Stream(IntEnum):
     ACTIVATION = 3  # eps of the activations (local reparametrisation), [M, N]
 
 
+#: Logits that are random themselves (``nn.inclusion``) are drawn before a draw's kernel runs, from its
+#: seed with these bits flipped: another key, so another stream.
+LOGIT_KEY = 0x5851F42D4C957F2D
+
 _LOW32 = 0xFFFFFFFF
 
 

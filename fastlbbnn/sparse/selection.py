@@ -48,7 +48,9 @@ def select(
     # Parameters are checked first: probabilities of nan connect nothing.
     trained = chain(model, (BayesianLinear,))
     for layer, _ in trained:
-        explain_failure(layer.kappa, layer.rho, layer.logits(), layer.bias_kappa, layer.bias_rho)
+        # Mean logits: a selection draws nothing.
+        logits = None if layer.inclusion is None else layer.inclusion.location()
+        explain_failure(layer.kappa, layer.rho, logits, layer.bias_kappa, layer.bias_rho)
     if reconnect:
         threshold = resolve_threshold(model, threshold, stacklevel=3)
     else:
