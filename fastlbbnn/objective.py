@@ -95,13 +95,15 @@ class ELBO:
     """One estimate of the bound and its parts, as tensors that carry gradients."""
 
     def __init__(
-        self, negative_log_likelihood: Tensor, kl: Tensor, batch: int, n_data: int
+        self, negative_log_likelihood: Tensor, kl: Tensor, batch: int, n_data: int, output: Tensor
     ) -> None:
         self._nll = negative_log_likelihood
         #: The whole KL, in nats.
         self.kl = kl
         self.batch = batch
         self.n_data = n_data
+        #: What the network gave, [M, ...] or [samples, M, ...].
+        self.output = output
 
     @property
     def log_likelihood(self) -> Tensor:
@@ -112,6 +114,13 @@ class ELBO:
     def loss(self) -> Tensor:
         """What to minimise: ``-(batch/n_data)`` times the bound."""
         return torch.add(self._nll, self.kl, alpha=self.batch / self.n_data)
+
+    def tempered_loss(self, kl_weight: float) -> Tensor:
+        """``loss`` with the KL's share multiplied by ``kl_weight``: no bound unless that is 1.
+
+        For a warm-up: weights learn what they are for before the prior asks whether they are worth it.
+        """
+        return torch.add(self._nll, self.kl, alpha=kl_weight * self.batch / self.n_data)
 
     @property
     def value(self) -> Tensor:
@@ -173,4 +182,4 @@ def elbo(
     else:
         repeated = expand_samples(target, samples).flatten(0, 1)
         nll = negative_log_likelihood(output.flatten(0, 1), repeated, likelihood) / samples
-    return ELBO(nll, total, batch, n_data)
+    return ELBO(nll, total, batch, n_data, output)

@@ -1,0 +1,131 @@
+"""The rows of the paper's tables for a trained network.
+
+For every way to predict that the method has, on the test data:
+
+    R = 1    one draw of the network: the mean accuracy of the R draws, each on its own
+    R = 10   the averaged probabilities of the R draws
+
+with the accuracy, the accuracy and the count of observations where the largest averaged probability is at
+least 0.95 (the doubt option), and the density: the share of the weights that the prediction uses.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import metrics
+from .data import Dataset
+from .methods import Method, Prediction
+from .nn.modes import WeightMode
+from .objective import bayesian_layers
+from .prediction import density, predict
+from .structure import layer_structure, resolve_threshold
+from .training.run import Run, write_json
+
+#: From a network's outputs to the mean of the response.
+_RESPONSE = {
+    "categorical": lambda output: output.softmax(-1),
+    "bernoulli": torch.sigmoid,
+    "gaussian": lambda output: output,
+    "poisson": torch.exp,
+}
+
+
+def evaluate_run(run: Run, dataset: Dataset, *, samples: int = 10, seed: int = 0) -> dict[str, Any]:
+    """Evaluate every saved network of a run, write ``results.json``, return its content."""
+    rows: list[dict[str, Any]] = []
+    layers: list[dict[str, Any]] = []
+    for stage in run.stages:
+        model = run.model(stage)
+        found = evaluate(model, run.method, dataset, samples=samples, seed=seed, stage=stage)
+        rows += [{"stage": stage, **row} for row in found]
+        layers += [{"stage": stage, **r} for r in layer_rows(model)]
+    results = {"rows": rows, "layers": layers, "n_test": dataset.n_test, "samples": samples, "seed": seed}
+    write_json(run.folder / "results.json", results)
+    return results
+
+
+def evaluate(
+    model: nn.Module,
+    method: Method,
+    dataset: Dataset,
+    *,
+    samples: int = 10,
+    seed: int = 0,
+    stage: str = "trained",
+) -> list[dict[str, Any]]:
+    """One row a prediction and number of draws.
+
+    After ``stage`` "post-median" only the selected model was trained: the other predictions are left out.
+
+    A median model without a path from an input to an output would be a constant: its rows are those of
+    the nearest threshold that connects it, and say so ("threshold").
+    """
+    threshold = 0.5
+    if any(p.gamma == "MED" for p in method.predictions):
+        threshold = resolve_threshold(model, 0.5)
+    rows = []
+    for prediction in method.predictions:
+        if stage == "post-median" and prediction.gamma not in ("MED", "PRN"):
+            continue
+        rows += _rows_of(model, prediction, dataset, samples, seed, threshold)
+    return rows
+
+
+def _rows_of(
+    model: nn.Module, prediction: Prediction, dataset: Dataset, samples: int, seed: int, threshold: float
+) -> list[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(seed)
+    mode = prediction.mode
+    draws = predict(
+        model, dataset.x_test, mode=mode, samples=samples, threshold=threshold,
+        transform=_RESPONSE[dataset.likelihood], average=False, generator=generator,
+    )
+    about = {"gamma": prediction.gamma, "beta": prediction.beta}
+    if mode in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
+        about["threshold"] = threshold
+    rows = []
+    if mode.random and samples > 1:
+        each = [_figures(draw, dataset) for draw in draws]
+        # The doubt option is for averaged predictions, as in the paper's tables.
+        single = {k: sum(f[k] for f in each) / len(each) for k in each[0] if not k.endswith("_at_095")}
+        rows.append({**about, "R": 1, **single, "density": _density(model, mode, threshold, 1)})
+    averaged = _figures(draws.mean(0), dataset)
+    rows.append({
+        **about, "R": len(draws), **averaged, "density": _density(model, mode, threshold, len(draws)),
+    })
+    return rows
+
+
+def _figures(p: Tensor, dataset: Dataset) -> dict[str, float]:
+    """``p``: [n, outputs], probabilities, or means of the response."""
+    y = dataset.y_test
+    if dataset.likelihood not in ("categorical", "bernoulli"):
+        return {"rmse": metrics.rmse(p, y)}
+    sure = metrics.doubt_accuracy(p, y)
+    return {
+        "accuracy": metrics.accuracy(p, y),
+        "accuracy_at_095": None if math.isnan(sure.accuracy) else sure.accuracy,
+        "classified_at_095": sure.count,
+        "nll": metrics.nll(p, y),
+        "ece": metrics.ece(p, y),
+    }
+
+
+def _density(model: nn.Module, mode: WeightMode, threshold: float, samples: int) -> float:
+    return density(model, mode, threshold, samples) if bayesian_layers(model) else 1.0
+
+
+def layer_rows(model: nn.Module, threshold: float = 0.5) -> list[dict[str, Any]]:
+    """Mean inclusion probability and densities a layer."""
+    return [
+        {
+            "layer": i + 1, "weights": layer.weights, "mean_inclusion": layer.mean_inclusion,
+            "density": layer.density, "active_density": layer.active_density,
+        }
+        for i, layer in enumerate(layer_structure(model, threshold))
+    ]

@@ -1,0 +1,7 @@
+"""Training by recipes: stages, checkpoints, run folders."""
+
+from .recipes import RECIPES, Recipe, Stage, find_recipe
+from .run import Run, load_run
+from .trainer import train
+
+__all__ = ["RECIPES", "Recipe", "Run", "Stage", "find_recipe", "load_run", "train"]

@@ -1,0 +1,173 @@
+"""Recipes: how a method is trained, as data.
+
+A recipe has stages (Algorithm 1 with its pre-training, training and post-training) and the options that
+the method's network is built with. ``paper`` recipes hold the settings of the paper's Tables 1 and S-1;
+``ours`` differ where those were tuned to another objective, and say so in ``notes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ..nn.modes import WeightMode
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some epochs with one set of step sizes."""
+
+    name: str
+    #: Epochs of the whole run, this stage and those before it, after which it ends.
+    until_epoch: int
+    #: Adam step size a kind of parameter (``optim.param_groups``); a kind that is missing stays fixed.
+    step_sizes: Mapping[str, float]
+    #: What stands in for the weights: relaxed gates, hard indicators, or the median model.
+    mode: str = WeightMode.RELAXED.value
+    #: End early when the first layer's prior inclusion probability falls below this (pre-training).
+    until_psi_below: float | None = None
+    #: Name of the network that the stage starts from, where that is not the stage before.
+    start_from: str | None = None
+    #: Name that the network is saved under at the end; None: not saved.
+    saves: str | None = None
+    #: Multiply all step sizes by a factor that falls from 1 to this along half a cosine; None: constant.
+    final_factor: float | None = None
+    #: Over its first epochs the weight of the KL grows from 0 to 1 in proportion; then the loss is the bound.
+    kl_warmup: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a training run but the data and the seed."""
+
+    method: str
+    name: str
+    stages: tuple[Stage, ...]
+    hidden: tuple[int, ...] = (400, 600)
+    batch: int = 100
+    #: Draws of the weights a step (M in the paper).
+    samples: int = 1
+    #: For the method's ``build``.
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """As plain data, for ``run.json``."""
+        return asdict(self)
+
+    @staticmethod
+    def from_settings(settings: Mapping[str, Any]) -> Recipe:
+        given = dict(settings)
+        given["stages"] = tuple(Stage(**stage) for stage in given["stages"])
+        given["hidden"] = tuple(given["hidden"])
+        return Recipe(**given)
+
+    def scaled(self, epochs: int) -> Recipe:
+        """The same stages with the main stage ending after ``epochs``, all others in proportion."""
+        if epochs < 1:
+            raise ValueError(f"epochs={epochs}; expected at least 1")
+        main = next(s.until_epoch for s in self.stages if s.saves == "trained")
+        stages, previous = [], 0
+        for stage in self.stages:
+            until = max(previous + 1, round(stage.until_epoch * epochs / main))
+            if stage.saves == "trained":
+                until = max(epochs, previous + 1)
+            warmup = min(stage.kl_warmup, max(0, round(stage.kl_warmup * epochs / main)))
+            stages.append(replace(stage, until_epoch=until, kl_warmup=warmup))
+            # Both kinds of post-training follow the main stage, not each other.
+            previous = until if stage.saves in (None, "trained") else previous
+        return replace(self, stages=tuple(stages), name=f"{self.name}, {epochs} epochs")
+
+
+def _lbbnn_stages(
+    pre: Mapping[str, float], main: Mapping[str, float], post: Mapping[str, float]
+) -> tuple[Stage, ...]:
+    return (
+        Stage("pre-training", 20, pre, until_psi_below=0.1),
+        Stage("training", 250, main, saves="trained"),
+        *_post_training(post),
+    )
+
+
+def _post_training(post: Mapping[str, float]) -> tuple[Stage, ...]:
+    return (
+        Stage(
+            "post-training, indicators random", 300, post, mode="sampled", start_from="trained",
+            saves="post-trained",
+        ),
+        Stage(
+            "post-training, median model", 300, post, mode="median", start_from="trained",
+            saves="post-median",
+        ),
+    )
+
+
+_ADAM = {"weights": 1e-4}
+
+#: Table 1: A_omega (mean-field) and A_xi, A_Sigma (MVN); Table S-1: LFMVN.
+_PAPER_SIZES = {
+    "LBBNN-GP-MF": ({"inclusion": 1e-1}, {"inclusion": 1e-4}),
+    "LBBNN-GP-MVN": ({"inclusion": 1e-1, "covariance": 1e-1}, {"inclusion": 1e-2, "covariance": 1e-4}),
+    "LBBNN-GP-LFMVN": ({"inclusion": 1e-2, "covariance": 1e-2}, {"inclusion": 1e-4, "covariance": 1e-4}),
+}
+#: How the scripts start, which the paper leaves open: means U(-0.2, 0.2), rho U(-5, -4), a and b 1.05 or so.
+_PAPER_NETWORK = {"prior": "empirical-bayes", "temperature": 1e-3, "start": "paper"}
+
+
+def _paper() -> list[Recipe]:
+    recipes = []
+    for method, (pre, main) in _PAPER_SIZES.items():
+        hyper = {"psi": 1e-3, "sigma2": 1e-5}
+        stages = _lbbnn_stages({**_ADAM, **hyper, **pre}, {**_ADAM, **main}, _ADAM)
+        recipes.append(Recipe(method, "paper", stages, options=_PAPER_NETWORK))
+    recipes.append(
+        Recipe(
+            "LBBNN-fixed", "paper",
+            (
+                Stage("training", 250, {**_ADAM, "inclusion": 1e-4}, saves="trained"),
+                *_post_training(_ADAM),
+            ),
+            options={"temperature": 1e-3, "start": "paper"},
+            notes="The supplement does not give the step sizes of these runs; they are those of the main stage.",
+        )
+    )
+    plain = (Stage("training", 250, _ADAM, saves="trained"),)
+    for method in ("BNN-GP-MF", "BNN-MGP-MF"):
+        recipes.append(Recipe(method, "paper", plain, options={"start": "paper"}))
+    recipes.append(Recipe("FNN", "paper", plain))
+    everything = {"weights": 1e-4, "inclusion": 1e-4, "scales": 1e-4}
+    recipes.append(
+        Recipe(
+            "BNN-GP-CMF", "paper",
+            (
+                Stage("training", 250, everything, saves="trained"),
+                Stage("post-training", 300, _ADAM, start_from="trained", saves="post-trained"),
+            ),
+        )
+    )
+    for method in ("BNN-HP-MF", "BNN-NJ-MF"):
+        recipes.append(
+            Recipe(
+                method, "paper",
+                (
+                    Stage("training", 250, everything, saves="trained"),
+                    Stage(
+                        "post-training, pruned", 300, everything, mode="median", start_from="trained",
+                        saves="post-median",
+                    ),
+                ),
+            )
+        )
+    return recipes
+
+
+RECIPES: dict[tuple[str, str], Recipe] = {(r.method, r.name): r for r in _paper()}
+
+
+def find_recipe(method: str, name: str) -> Recipe:
+    recipe = RECIPES.get((method, name))
+    if recipe is None:
+        known = ", ".join(repr(n) for m, n in RECIPES if m == method) or "none"
+        raise ValueError(f"method {method!r} has no recipe {name!r}; it has {known}")
+    return recipe

@@ -1,0 +1,180 @@
+"""Training by recipes: stages do what they say, and an interruption changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fastlbbnn.data import Dataset
+from fastlbbnn.evaluation import evaluate_run
+from fastlbbnn.methods import METHODS
+from fastlbbnn.training import RECIPES, Recipe, Stage, find_recipe, load_run, train
+from fastlbbnn.training import trainer as trainer_module
+
+_QUICK = {"hidden": (6, 5), "batch": 16}
+
+
+@pytest.fixture
+def data() -> Dataset:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(60, 4, generator=generator)
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
+    return Dataset(
+        name="toy", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:],
+        likelihood="categorical", classes=3, class_names=("a", "b", "c"), input_shape=(4,),
+    )
+
+
+def _recipe(method: str, epochs: int = 4) -> Recipe:
+    return replace(find_recipe(method, "paper").scaled(epochs), **_QUICK)
+
+
+def _networks(folder) -> dict[str, dict[str, torch.Tensor]]:
+    run = load_run(folder)
+    return {stage: run.model(stage).state_dict() for stage in run.stages}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_and_is_evaluated(method, data, tmp_path):
+    run = load_run(train(method, data, _recipe(method), out=tmp_path / "run", progress=False))
+    assert run.finished
+    assert run.config["sizes"] == [4, 6, 5, 3]
+    rows = evaluate_run(run, data, samples=3)["rows"]
+    trained = {(r["gamma"], r["beta"]) for r in rows if r["stage"] == "trained"}
+    assert trained == {(p.gamma, p.beta) for p in METHODS[method].predictions}
+    assert all(0.0 <= r["accuracy"] <= 1.0 and 0.0 <= r["density"] <= 1.0 for r in rows)
+    assert load_run(run.folder).results["rows"] == json.loads(json.dumps(rows))
+
+
+@pytest.mark.parametrize("method", ["LBBNN-GP-MF", "LBBNN-GP-MVN", "BNN-MGP-MF", "FNN"])
+def test_interrupted_and_continued_equals_uninterrupted_to_the_bit(method, data, tmp_path, monkeypatch):
+    recipe = _recipe(method, epochs=5)
+    whole = train(method, data, recipe, seed=7, out=tmp_path / "whole", progress=False)
+
+    monkeypatch.setattr(trainer_module, "_CHECKPOINT_SECONDS", -1.0)  # after every epoch
+    one_epoch = trainer_module._Trainer._train_epoch
+    calls = 0
+
+    def interrupt(self, *args):
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 0:
+            raise KeyboardInterrupt
+        return one_epoch(self, *args)
+
+    monkeypatch.setattr(trainer_module._Trainer, "_train_epoch", interrupt)
+    interruptions = 0
+    while True:
+        torch.manual_seed(interruptions)  # the state of the process must not matter
+        try:
+            broken = train(method, data, recipe, seed=7, out=tmp_path / "broken", progress=False)
+            break
+        except KeyboardInterrupt:
+            interruptions += 1
+    assert interruptions >= 2
+    expected, found = _networks(whole), _networks(broken)
+    assert expected.keys() == found.keys()
+    for stage, tensors in expected.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, found[stage][name]), (stage, name)
+    columns = ("stage", "epoch", "loss", "kl", "density")
+    histories = [[[row[c] for c in columns] for row in load_run(f).history] for f in (whole, broken)]
+    assert histories[0] == histories[1]
+
+
+def test_seeds_differ_and_repeat(data, tmp_path):
+    recipe = _recipe("LBBNN-GP-MF")
+    weights = [
+        _networks(train("LBBNN-GP-MF", data, recipe, seed=seed, out=tmp_path / name, progress=False))
+        ["trained"]["0.kappa"]
+        for seed, name in ((0, "a"), (0, "b"), (1, "c"))
+    ]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_post_training_leaves_the_structure_alone(data, tmp_path):
+    run = load_run(train("LBBNN-GP-MF", data, _recipe("LBBNN-GP-MF"), out=tmp_path / "r", progress=False))
+    trained = run.model("trained").state_dict()
+    for stage in ("post-trained", "post-median"):
+        after = run.model(stage).state_dict()
+        assert torch.equal(after["0.inclusion.omega"], trained["0.inclusion.omega"])
+        assert torch.equal(after["0.prior.raw_psi"], trained["0.prior.raw_psi"])
+        assert not torch.equal(after["0.kappa"], trained["0.kappa"])
+
+
+def test_main_stage_fixes_hyperparameters_that_pre_training_learns(data, tmp_path):
+    main = Stage("training", 6, {"weights": 1e-3, "inclusion": 1e-2}, saves="trained")
+    pre = Stage("pre-training", 3, {"weights": 1e-3, "inclusion": 1e-2, "psi": 1e-2, "sigma2": 1e-2}, saves="pre")
+    recipe = Recipe("LBBNN-GP-MF", "test", (pre, main), **_QUICK)
+    run = load_run(train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False))
+    pre, trained = run.model("pre").state_dict(), run.model("trained").state_dict()
+    start = run.new_network().state_dict()
+    for name in ("0.prior.raw_psi", "0.prior.raw_beta"):
+        assert not torch.equal(pre[name], start[name])
+        assert torch.equal(pre[name], trained[name])
+
+
+def test_pre_training_ends_when_the_prior_is_sparse(data, tmp_path):
+    stages = (
+        Stage("pre-training", 5, {"weights": 1e-3, "psi": 1e-3}, until_psi_below=0.9),
+        Stage("training", 7, {"weights": 1e-3}, saves="trained"),
+    )
+    recipe = Recipe("LBBNN-GP-MF", "test", stages, **_QUICK)
+    run = load_run(train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False))
+    # E[psi] = 1/2 at the start is below 0.9 already.
+    assert [row["stage"] for row in run.history] == ["training"] * 7
+
+
+def test_kl_counts_little_in_the_warm_up(data, tmp_path):
+    """With a KL that is never switched on, the prior cannot pull the scales: they shrink, not grow."""
+    def scale(warmup: int) -> float:
+        stage = Stage("training", 30, {"weights": 3e-2}, saves="trained", kl_warmup=warmup)
+        recipe = Recipe("BNN-GP-MF", f"test {warmup}", (stage,), **_QUICK)
+        run = load_run(train("BNN-GP-MF", data, recipe, out=tmp_path / str(warmup), progress=False))
+        return run.model()[0].rho.mean().item()
+
+    assert scale(10_000) < scale(0) - 0.5
+
+
+def test_a_folder_of_another_run_is_refused(data, tmp_path):
+    recipe = _recipe("FNN")
+    train("FNN", data, recipe, seed=0, out=tmp_path / "r", progress=False)
+    with pytest.raises(ValueError, match="seed 0, not 1"):
+        train("FNN", data, recipe, seed=1, out=tmp_path / "r", progress=False)
+    with pytest.raises(ValueError, match="another recipe"):
+        train("FNN", data, replace(recipe, batch=5), seed=0, out=tmp_path / "r", progress=False)
+
+
+def test_damaged_files_are_named(data, tmp_path):
+    folder = train("FNN", data, _recipe("FNN"), out=tmp_path / "r", progress=False)
+    (folder / "trained.safetensors").write_bytes(b"no safetensors file")
+    with pytest.raises(ValueError, match=r"trained\.safetensors is damaged"):
+        load_run(folder).model()
+    with pytest.raises(FileNotFoundError, match=r"no run\.json"):
+        load_run(tmp_path)
+    (folder / "run.json").write_text("{")
+    with pytest.raises(ValueError, match="not JSON"):
+        load_run(folder)
+
+
+def test_a_stage_that_trains_nothing_is_refused(data, tmp_path):
+    recipe = Recipe("FNN", "test", (Stage("training", 1, {}, saves="trained"),), **_QUICK)
+    with pytest.raises(ValueError, match="trains nothing"):
+        train("FNN", data, recipe, out=tmp_path / "r", progress=False)
+
+
+def test_recipes_are_plain_data():
+    for recipe in RECIPES.values():
+        again = Recipe.from_settings(json.loads(json.dumps(recipe.settings())))
+        assert again.settings() == recipe.settings()
+
+
+def test_unknown_names_say_what_there_is():
+    with pytest.raises(ValueError, match="it has 'paper'"):
+        find_recipe("FNN", "best")
+    with pytest.raises(ValueError, match="LBBNN-GP-MF"):
+        train("LBBNN", None, out="nowhere")
