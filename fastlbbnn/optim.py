@@ -71,16 +71,24 @@ _USED_TWICE = (
 )
 
 
+def _is_drawn(slot: int, parameter: Tensor | None) -> bool:
+    """Whether this is omega, the third of a layer's five parameters, and computed from others."""
+    return slot % 5 == 2 and parameter is not None and parameter.grad_fn is not None and (
+        parameter.is_contiguous()
+    )
+
+
 class _LayerPlan(NamedTuple):
     """What a layer's backward pass needs of the optimiser, looked up once."""
 
-    parameters: in_pass.Parameters
+    parameters: in_pass.Parameters  # None for logits that are drawn, which differ from pass to pass
     trained: tuple[bool, ...]
     updated: list[Tensor]
     groups: list[dict | None]
     exp_avg: list[Tensor]
     exp_avg_sq: list[Tensor]
     steps: list[int]  # where each parameter's step count stands in the common tensor
+    drawn: list[int]  # where logits stand whose gradients go on
 
 
 class Adam(torch.optim.Adam):
@@ -169,13 +177,17 @@ class Adam(torch.optim.Adam):
 
     def claim(
         self, parameters: in_pass.Parameters, trained: tuple[bool, ...]
-    ) -> in_pass.AdamArguments | None:
+    ) -> tuple[in_pass.AdamArguments, in_pass.PassedOn] | None:
         """Called by a layer's backward pass: Adam's state and numbers for its parameters."""
         plan = self._plans.get(parameters[0])
+        drawn = () if plan is None else plan.drawn
         if (
             plan is None
             or plan.trained != trained
-            or any(a is not b for a, b in zip(plan.parameters, parameters))
+            or any(
+                a is not b and not (i in drawn and _is_drawn(i, b))
+                for i, (a, b) in enumerate(zip(plan.parameters, parameters))
+            )
         ):
             plan = self._plan(parameters, trained)
             if plan is None:
@@ -183,7 +195,8 @@ class Adam(torch.optim.Adam):
         hyper: list[float] = []
         for group, step in zip(plan.groups, plan.steps):
             if group is None:
-                hyper += (0.0, 0.0, 0.0, 0.0, 0.0)
+                # With beta1 = 0 and no step: of drawn logits, the gradient (see ``in_pass``).
+                hyper += (0.0, 0.0, 0.0, 1.0, 1.0)
                 continue
             if group["weight_decay"] or group["maximize"]:
                 return None  # more than plain Adam: gradients as usual
@@ -193,22 +206,32 @@ class Adam(torch.optim.Adam):
         self._touched.update(plan.updated)
         # The operator writes to the parameters: whoever saved them must notice.
         torch.autograd.graph.increment_version(plan.updated)
-        return plan.exp_avg, plan.exp_avg_sq, hyper
+        if not plan.drawn:
+            return (plan.exp_avg, plan.exp_avg_sq, hyper), (None,) * len(parameters)
+        exp_avg, passed_on = list(plan.exp_avg), [None] * len(parameters)
+        for i in plan.drawn:
+            # Anew in every pass: autograd may keep it as the gradient of a parameter.
+            exp_avg[i] = passed_on[i] = torch.zeros_like(parameters[i])
+        return (exp_avg, plan.exp_avg_sq, hyper), tuple(passed_on)
 
     def _plan(
         self, parameters: in_pass.Parameters, trained: tuple[bool, ...]
     ) -> _LayerPlan | None:
-        updated = [p for p, t in zip(parameters, trained) if t]
+        drawn = [i for i, (p, t) in enumerate(zip(parameters, trained)) if t and _is_drawn(i, p)]
+        updated = [p for i, (p, t) in enumerate(zip(parameters, trained)) if t and i not in drawn]
         if not updated or any(p not in self._group_of or not p.is_contiguous() for p in updated):
             return None  # not ours, not a leaf, or not in the kernel's layout: gradients as usual
         none = torch.empty(0)
-        plan = _LayerPlan(parameters, trained, updated, [], [], [], [])
+        kept = tuple(None if i in drawn else p for i, p in enumerate(parameters))
+        plan = _LayerPlan(kept, trained, updated, [], [], [], [], drawn)
         for slot, (p, t) in enumerate(zip(parameters, trained)):
-            state = self._state_of(p, slot) if t else {"exp_avg": none, "exp_avg_sq": none}
-            plan.groups.append(self._group_of[p] if t else None)
+            ours = t and slot not in drawn
+            state = self._state_of(p, slot) if ours else {"exp_avg": none, "exp_avg_sq": none}
+            plan.groups.append(self._group_of[p] if ours else None)
             plan.exp_avg.append(state["exp_avg"])
-            plan.exp_avg_sq.append(state["exp_avg_sq"])
-            plan.steps.append(self._add_step(state) if t else -1)
+            # Drawn logits: room for numbers that nobody reads.
+            plan.exp_avg_sq.append(torch.zeros_like(p) if slot in drawn else state["exp_avg_sq"])
+            plan.steps.append(self._add_step(state) if ours else -1)
         self._plans[parameters[0]] = plan
         return plan
 

@@ -167,11 +167,13 @@ class BayesianLinear(BayesianLayer):
         return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
 
     def draw_parameters(
-        self, mode: WeightMode, current: Pass, seed: Tensor | None = None
+        self, mode: WeightMode, current: Pass, seed: Tensor | None = None, once: bool = True
     ) -> tuple[Tensor | None, ...]:
         """kappa, rho, omega, bias_kappa and bias_rho for a draw in this mode.
 
-        ``seed`` is that of the draw, which random logits take their noise from.
+        ``seed`` is that of the draw, which random logits take their noise from. Unless the kernel is
+        called ``once`` in this pass, parameters are views, which no optimiser updates before the last of
+        the calls has its gradient.
         """
         # Straight from the dictionary: attribute access through nn.Module is slow enough to show in
         # a training step.
@@ -180,7 +182,13 @@ class BayesianLinear(BayesianLayer):
             omega = self.decided_logits(current.threshold)
         else:
             omega = self.logits(seed)
-        return p["kappa"], p["rho"], omega, p["bias_kappa"], p["bias_rho"]
+        if once:
+            return p["kappa"], p["rho"], omega, p["bias_kappa"], p["bias_rho"]
+        kappa, rho, bias_kappa, bias_rho = (
+            None if p[name] is None else p[name].view_as(p[name])
+            for name in ("kappa", "rho", "bias_kappa", "bias_rho")
+        )
+        return kappa, rho, omega, bias_kappa, bias_rho
 
     def leave_inclusion_kl(self, mode: WeightMode) -> None:
         """Leave ``inclusion_kl`` for the objective, after a pass that drew logits."""
@@ -198,18 +206,20 @@ class BayesianLinear(BayesianLayer):
             return self._draw(x, mode, current, seed, samples or 1, single=samples is None)
         # A kernel's draws share their logits: here each has its own.
         seeds = functional.draw_seed(current.generator, x.device, (samples,))
+        once = samples == 1
         draws = [
-            self._draw(x if x.dim() == 2 else x[s], mode, current, seed, 1, single=True)
+            self._draw(x if x.dim() == 2 else x[s], mode, current, seed, 1, single=True, once=once)
             for s, seed in enumerate(seeds)
         ]
         outputs, sums = zip(*draws)
         return torch.stack(outputs), torch.stack(sums).mean(0)
 
     def _draw(
-        self, x: Tensor, mode: WeightMode, current: Pass, seed: Tensor, samples: int, single: bool
+        self, x: Tensor, mode: WeightMode, current: Pass, seed: Tensor, samples: int, single: bool,
+        once: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Draws that share their logits, by one call of the kernel."""
-        parameters = self.draw_parameters(mode, current, seed)
+        parameters = self.draw_parameters(mode, current, seed, once)
         if mode is WeightMode.RELAXED and self.estimator == "local":
             if current.kl == "sampled":
                 raise ValueError(

@@ -52,16 +52,17 @@ class MLP(nn.Sequential):
         first = layers[0]
         first._check_input(x, current)
         rows = first._rows(x, current)
-        single = current.samples is None
         random_logits = mode is not WeightMode.MEDIAN and any(l.random_logits for l in layers)
-        if single or not random_logits:
+        if current.samples is None or not random_logits:
             seeds = functional.draw_seed(current.generator, x.device, (len(layers),))
             y, sums = _draw(layers, rows, mode, current, seeds, random_logits, current.samples)
         else:
             # A kernel's draws share their logits: here each has its own. Seeds as in a Sequential.
             seeds = functional.draw_seed(current.generator, x.device, (len(layers), current.samples))
+            once = current.samples == 1
+            shared = rows.dim() == 2
             draws = [
-                _draw(layers, rows if rows.dim() == 2 else rows[s], mode, current, of_sample, True, None)
+                _draw(layers, rows if shared else rows[s], mode, current, of_sample, True, None, once)
                 for s, of_sample in enumerate(seeds.T.contiguous())
             ]
             y, sums = (torch.stack(parts) for parts in zip(*draws))
@@ -98,7 +99,7 @@ class MLP(nn.Sequential):
 
 def _draw(
     layers: list[BayesianLinear], rows: Tensor, mode: WeightMode, current: Pass, seeds: Tensor,
-    random_logits: bool, samples: int | None,
+    random_logits: bool, samples: int | None, once: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Draws that share their logits, by one call: outputs and the five sums of every layer.
 
@@ -107,7 +108,7 @@ def _draw(
     parameters: list[Tensor | None] = []
     if random_logits:
         for layer, seed in zip(layers, seeds.unbind()):
-            parameters += layer.draw_parameters(mode, current, seed)
+            parameters += layer.draw_parameters(mode, current, seed, once)
     else:
         for layer in layers:
             parameters += layer.draw_parameters(mode, current)

@@ -112,10 +112,11 @@ class GatedLinearFunction(torch.autograd.Function):
         arguments = (
             dy, dsums, x, *parameters, saved, seed, *ctx.draw, need_dx,
         )
-        adam = in_pass.claim(parameters, ctx.needs_input_grad[1:6])
-        if adam is not None:
+        claimed = in_pass.claim(parameters, ctx.needs_input_grad[1:6])
+        if claimed is not None:
+            adam, passed_on = claimed
             dx = _gated_linear_bwd_adam(*arguments, *adam)
-            return (dx if need_dx else None, *(None,) * 11)
+            return (dx if need_dx else None, *passed_on, *(None,) * 6)
         with torch.no_grad():
             grads = _gated_linear_bwd(*arguments)
         wanted = ctx.needs_input_grad[:6]

@@ -87,10 +87,11 @@ class GatedMLPFunction(torch.autograd.Function):
         trained = ctx.needs_input_grad[4:]
         given = [x.new_empty(0) if p is None else p for p in parameters]
         arguments = (dy, dsums, x, given, saved, seeds, *ctx.draw, need_dx)
-        adam = in_pass.claim(parameters, trained)
-        if adam is not None:
+        claimed = in_pass.claim(parameters, trained)
+        if claimed is not None:
+            adam, passed_on = claimed
             dx = _gated_mlp_bwd_adam(*arguments, *adam)
-            return (dx if need_dx else None, None, None, None, *(None,) * count)
+            return (dx if need_dx else None, None, None, None, *passed_on)
         with torch.no_grad():
             dx, *grads = _gated_mlp_bwd(*arguments)
         grads = (dx if need_dx else None, *(g if t else None for g, t in zip(grads, trained)))

@@ -92,10 +92,11 @@ class LocalLinearFunction(torch.autograd.Function):
             dy, dsums, x, *parameters, moments, half_ratio, ctx.samples,
             need_dx,
         )
-        adam = in_pass.claim(parameters, ctx.needs_input_grad[1:6])
-        if adam is not None:
+        claimed = in_pass.claim(parameters, ctx.needs_input_grad[1:6])
+        if claimed is not None:
+            adam, passed_on = claimed
             dx = _local_linear_bwd_adam(*arguments, *adam)
-            return (dx if need_dx else None, *(None,) * 8)
+            return (dx if need_dx else None, *passed_on, *(None,) * 3)
         with torch.no_grad():
             grads = _local_linear_bwd(*arguments)
         wanted = ctx.needs_input_grad[:6]
