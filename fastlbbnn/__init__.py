@@ -29,6 +29,7 @@ _EXPORTS = {
     "GaussianDispersion": "dispersion",
     "PAPER_STEP_SIZES": "optim",
     "WeightMode": "nn",
+    "best_threshold": "criteria",
     "decide": "metrics",
     "density": "prediction",
     "elbo": "objective",
@@ -36,20 +37,22 @@ _EXPORTS = {
     "kl": "objective",
     "param_groups": "optim",
     "predict": "prediction",
+    "predict_interval": "prediction",
     "resolve_threshold": "structure",
     "select": "sparse.selection",
     "structure_of": "structure",
     "use_backend": "backends",
     "weights": "nn",
 }
-_MODULES = ("backends", "data", "functional", "likelihoods", "metrics", "nn", "ops", "optim", "priors",
-            "reference", "sparse", "structure", "uncertainty")
+_MODULES = ("backends", "criteria", "data", "functional", "likelihoods", "metrics", "nn", "ops", "optim",
+            "priors", "reference", "sparse", "structure", "uncertainty")
 
 __all__ = [*sorted(_EXPORTS), *_MODULES]
 
 if TYPE_CHECKING:
     from . import (
         backends,
+        criteria,
         data,
         functional,
         likelihoods,
@@ -64,12 +67,13 @@ if TYPE_CHECKING:
         uncertainty,
     )
     from .backends import use_backend
+    from .criteria import best_threshold
     from .dispersion import GaussianDispersion
     from .metrics import decide
     from .nn import WeightMode, expand_samples, weights
     from .objective import elbo, kl
     from .optim import PAPER_STEP_SIZES, Adam, param_groups
-    from .prediction import density, predict
+    from .prediction import density, predict, predict_interval
     from .priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior
     from .sparse.selection import select
     from .structure import resolve_threshold, structure_of

@@ -92,20 +92,20 @@ def kept_weights(layer: nn.Module, threshold: float = 0.5) -> Tensor:
     """Which weights the median modes use at this threshold: bool ``[out_features, in_features]``.
 
     Latent binary layers keep what has an inclusion probability above it. Layers with a pruning rule of
-    their own (``kept_inputs``) keep the weights of the inputs that it keeps; others keep all.
-    ``nn.Linear`` keeps what is not zero.
+    their own (``kept_inputs``) keep the weights of the inputs that it keeps, whatever the threshold;
+    others keep all. ``nn.Linear`` keeps what is not zero.
     """
     if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
         # What a forward pass uses, so that both always agree.
         return reference.expand_blocks(layer.decided_logits(threshold) > 0.0, *layer.kappa.shape, layer.block)
     if hasattr(layer, "kept_inputs"):
-        return layer.kept_inputs(threshold).expand(layer.out_features, layer.in_features)
+        return layer.kept_inputs().expand(layer.out_features, layer.in_features)
     if isinstance(layer, BayesianLayer):
         return torch.ones_like(layer.kappa, dtype=torch.bool)
     return layer.weight != 0
 
 
-def _check_threshold(threshold: float) -> float:
+def check_threshold(threshold: float) -> float:
     if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
         raise TypeError(f"threshold is a {type(threshold).__name__}; expected a float in [0, 1)")
     if not 0.0 <= threshold < 1.0:
@@ -178,7 +178,7 @@ def structure_of(model: nn.Module, threshold: float = 0.5) -> Structure:
         model: an MLP or nn.Sequential of Bayesian layers (or nn.Linear, for pruned networks) and ReLU.
         threshold: inclusion probability above which a weight is kept, in [0, 1).
     """
-    threshold = _check_threshold(threshold)
+    threshold = check_threshold(threshold)
     layers = [layer for layer, _ in chain(model)]
     kept = [kept_weights(layer, threshold) for layer in layers]
     reached, needed = _reach(kept)
@@ -214,7 +214,7 @@ def is_connected(model: nn.Module, threshold: float = 0.5) -> bool:
 
     Without one the selected model gives the same output for every input.
     """
-    threshold = _check_threshold(threshold)
+    threshold = check_threshold(threshold)
     reached = None
     for layer, _ in chain(model):
         mask = kept_weights(layer, threshold)
@@ -252,7 +252,7 @@ def connecting_threshold(model: nn.Module, threshold: float = 0.5) -> float:
     since a weight is kept if its probability is *above* the threshold. ValueError if there is none:
     everything on every path has an inclusion probability of 0.
     """
-    threshold = _check_threshold(threshold)
+    threshold = check_threshold(threshold)
     if is_connected(model, threshold):
         return threshold
     best = min(bottleneck(model), threshold)
@@ -293,7 +293,7 @@ def warn_if_constant(model: nn.Module, threshold: float, stacklevel: int = 2) ->
     advice = _NOTHING_HELPS
     if bottleneck(model) > 0.0:
         found = connecting_threshold(model, threshold)
-        advice = f"threshold={found:.6g} is the closest with a path (fastlbbnn.resolve_threshold finds it)"
+        advice = f"threshold={found:.6g} is the closest with a path: fastlbbnn.resolve_threshold"
     warnings.warn(
         f"{NO_PATH.format(threshold)}: the selected network gives the same output for every input ({advice})",
         UserWarning,

@@ -131,7 +131,8 @@ def test_a_pruned_plain_network_keeps_what_is_not_zero():
 
 
 class KeepsTwoInputs(GaussianLinear):
-    def kept_inputs(self, threshold: float = 0.5):
+    def kept_inputs(self, threshold: float | None = None):
+        assert threshold is None  # the rule's own, which is no probability
         return torch.arange(self.in_features) < 2
 
 

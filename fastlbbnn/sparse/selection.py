@@ -13,7 +13,7 @@ from torch import nn
 from .. import reference
 from .._checks import explain_failure
 from ..nn.linear import BayesianLinear
-from ..structure import chain, kept_weights, resolve_threshold, warn_if_constant
+from ..structure import chain, check_threshold, kept_weights, resolve_threshold, warn_if_constant
 from .formats import SparseLayer, SparseNetwork, blocks_from_grid, index_dtype, row_offsets_of
 from .model import SparseModel
 
@@ -41,10 +41,7 @@ def select(
             (``fastlbbnn.resolve_threshold``).
         posterior: keep the scales for sampled predictions; else the means alone.
     """
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
-        raise TypeError(f"threshold is a {type(threshold).__name__}; expected a float in [0, 1)")
-    if not 0.0 <= threshold < 1.0:
-        raise ValueError(f"threshold={threshold}; expected a probability in [0, 1)")
+    threshold = check_threshold(threshold)
     # Parameters are checked first: probabilities of nan connect nothing.
     trained = chain(model, (BayesianLinear,))
     for layer, _ in trained:
@@ -56,7 +53,7 @@ def select(
     else:
         warn_if_constant(model, threshold, stacklevel=3)
     layers = [_TrainedLayer.of(layer, relu, threshold) for layer, relu in trained]
-    network = _compact(layers, float(threshold), posterior)
+    network = _compact(layers, threshold, posterior)
     return SparseModel(network)
 
 

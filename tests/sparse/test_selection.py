@@ -146,6 +146,7 @@ def test_folding_is_as_exact_as_float32_allows():
     )
 
 
+@pytest.mark.filterwarnings("ignore:no path")  # from predict, which says it as well
 def test_a_network_without_a_path_is_a_constant_and_says_so():
     model = connected([[0, 0], [0, 0]], [[1, 1], [0, 0]])
     with pytest.warns(UserWarning, match="gives the same output for every input"):
@@ -156,6 +157,7 @@ def test_a_network_without_a_path_is_a_constant_and_says_so():
     assert (small(inputs(9, 2)) == small(inputs(1, 2))).all()
 
 
+@pytest.mark.filterwarnings("ignore:no path")
 @pytest.mark.parametrize("dead", [0, 1, 2])
 def test_a_dead_layer_makes_a_constant(dead):
     masks = [[[1, 1, 1]] * 3, [[1, 1, 1]] * 3, [[1, 1, 1]] * 2]

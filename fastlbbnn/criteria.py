@@ -1,0 +1,286 @@
+"""Selection beyond the median: WAIC, DIC, held-out likelihood, and the most probable model.
+
+The information criteria are on the scale of the deviance, -2 log p: the smaller the better.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .likelihoods import Likelihood
+from .metrics import nll_of_draws
+from .nn.inclusion import MeanField
+from .nn.linear import _CERTAIN, BayesianLinear
+from .nn.modes import WeightMode
+from .objective import bayesian_layers
+from .prediction import density, log_prob_draws
+from .structure import connecting_threshold, is_connected
+
+CriterionName = Literal["waic", "dic", "nll"]
+
+
+class Criterion(NamedTuple):
+    """A criterion and the number of parameters that it finds in use (nan for "nll")."""
+
+    value: float
+    effective_parameters: float
+
+
+def waic(log_prob: Tensor) -> Criterion:
+    """Watanabe's criterion from log-probabilities [R, n] of R draws.
+
+        lppd   = sum_i log mean_r p(y_i | w_r)
+        p_waic = sum_i var_r log p(y_i | w_r)          (dividing by R - 1)
+        WAIC   = -2 (lppd - p_waic)
+    """
+    log_prob = _draws(log_prob, 2)
+    lppd = (torch.logsumexp(log_prob, 0) - math.log(len(log_prob))).sum()
+    effective = log_prob.var(0).sum()
+    return Criterion((-2.0 * (lppd - effective)).item(), effective.item())
+
+
+def dic(log_prob: Tensor, at_mean: Tensor) -> Criterion:
+    """The deviance information criterion, from log-probabilities [R, n] and those at the means [n].
+
+        D(w) = -2 sum_i log p(y_i | w)
+        p_D  = mean_r D(w_r) - D(mean w)
+        DIC  = D(mean w) + 2 p_D
+    """
+    log_prob = _draws(log_prob, 1)
+    if at_mean.numel() != log_prob.shape[1]:
+        raise ValueError(
+            f"log_prob is {list(log_prob.shape)} and at_mean {list(at_mean.shape)}; expected [R, n] and [n]"
+        )
+    at_means = -2.0 * at_mean.double().sum()
+    effective = -2.0 * log_prob.sum(1).mean() - at_means
+    return Criterion((at_means + 2.0 * effective).item(), effective.item())
+
+
+def _draws(log_prob: Tensor, least: int) -> Tensor:
+    if log_prob.dim() != 2 or log_prob.shape[1] == 0 or len(log_prob) < least:
+        raise ValueError(
+            f"log_prob is {list(log_prob.shape)}; expected [R, n] with R at least {least} "
+            "(fastlbbnn.prediction.log_prob_draws)"
+        )
+    return log_prob.double()
+
+
+#: Mode that draws -> its means.
+_MEANS = {WeightMode.SAMPLED: WeightMode.MEAN, WeightMode.MEDIAN: WeightMode.MEDIAN_MEAN}
+
+
+def criterion_of(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    criterion: CriterionName = "waic",
+    *,
+    mode: WeightMode | str = WeightMode.MEDIAN,
+    threshold: float = 0.5,
+    likelihood: str | Likelihood = "categorical",
+    samples: int = 100,
+    batch_size: int = 1000,
+    generator: torch.Generator | None = None,
+) -> Criterion:
+    """A criterion of a network.
+
+    Args:
+        x, y: the training data for "waic" and "dic", which allow for having seen them; data that were held
+            out for "nll", the mean negative log predictive density in nats.
+        mode: "median" is the model selected at ``threshold``, "sampled" all models averaged.
+        samples: draws of the network.
+    """
+    mode = WeightMode(mode)
+    if mode not in _MEANS:
+        raise ValueError(f"mode={mode.value!r}; expected a mode that draws, 'median' or 'sampled'")
+    if criterion not in ("waic", "dic", "nll"):
+        raise ValueError(f"criterion={criterion!r}; expected 'waic', 'dic' or 'nll'")
+    arguments = {"threshold": threshold, "likelihood": likelihood, "batch_size": batch_size}
+    drawn = log_prob_draws(model, x, y, mode=mode, samples=samples, generator=generator, **arguments)
+    if criterion == "waic":
+        return waic(drawn)
+    if criterion == "dic":
+        return dic(drawn, log_prob_draws(model, x, y, mode=_MEANS[mode], **arguments)[0])
+    return Criterion(nll_of_draws(drawn), math.nan)
+
+
+class ThresholdRow(NamedTuple):
+    """One threshold that was tried."""
+
+    threshold: float
+    density: float
+    criterion: Criterion
+
+
+class ThresholdChoice(NamedTuple):
+    """The best threshold, and all that were compared, in ascending order."""
+
+    threshold: float
+    rows: tuple[ThresholdRow, ...]
+
+
+def best_threshold(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    criterion: CriterionName = "waic",
+    grid: Sequence[float] = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
+    *,
+    likelihood: str | Likelihood = "categorical",
+    samples: int = 100,
+    batch_size: int = 1000,
+    generator: torch.Generator | None = None,
+) -> ThresholdChoice:
+    """The threshold of the grid whose selected model has the best criterion; of equals the sparsest.
+
+    Thresholds that leave no path from an input to an output are not candidates; ValueError if that is all
+    of them. All candidates see the same noise. Arguments: ``criterion_of``.
+    """
+    candidates = sorted({float(t) for t in grid})
+    if not candidates:
+        raise ValueError("grid is empty; expected thresholds to compare")
+    connected = [t for t in candidates if is_connected(model, t)]
+    if not connected:
+        raise ValueError(
+            f"none of the thresholds {candidates} leaves a path from an input to an output; the largest "
+            f"that does is {connecting_threshold(model, candidates[0]):.6g}"
+        )
+    seed = int(torch.randint(0, 2**62, (), generator=generator))
+    rows = []
+    for threshold in connected:
+        found = criterion_of(
+            model, x, y, criterion, threshold=threshold, likelihood=likelihood, samples=samples,
+            batch_size=batch_size, generator=torch.Generator().manual_seed(seed),
+        )
+        rows.append(ThresholdRow(threshold, density(model, "median", threshold), found))
+    best = min(rows, key=lambda row: (row.criterion.value, -row.threshold))
+    return ThresholdChoice(best.threshold, tuple(rows))
+
+
+# --- the most probable model ----------------------------------------------------------------------
+
+
+class MostProbableModel(NamedTuple):
+    """The indicators of every Bayesian layer in order, bool on its grid of blocks (None without)."""
+
+    indicators: list[Tensor | None]
+    log_probability: float  # log q(gamma) in nats; an estimate where logits are random
+
+
+@torch.no_grad()
+def most_probable_model(
+    model: nn.Module, *, draws: int = 1000, starts: int = 4, generator: torch.Generator | None = None
+) -> MostProbableModel:
+    """The structure gamma with the largest posterior probability q(gamma).
+
+    With independent indicators this is exact, and the median probability model: every factor of
+    q(gamma) = prod alpha^gamma (1-alpha)^(1-gamma) is largest by itself.
+
+    With random logits, q(gamma) = E prod sigmoid(s omega) over omega ~ N(xi, Sigma), s = 2 gamma - 1, has no
+    closed form, and its maximum can differ from the median model. The expectation is a mean over
+    ``draws`` of omega, and the maximum is searched for by changing one indicator at a time, to the best
+    neighbour until there is none, from the median model and from the signs of ``starts`` draws. Rows
+    that are independent are searched apart. The result is at least as probable as the median model, and
+    no single change improves it, both to the accuracy of the mean.
+
+    ``with_structure(model, result.indicators)`` is a network with this structure.
+    """
+    indicators: list[Tensor | None] = []
+    total = 0.0
+    for layer in bayesian_layers(model):
+        inclusion = getattr(layer, "inclusion", None)
+        if inclusion is None:
+            indicators.append(None)
+        elif getattr(inclusion, "random", False):
+            chosen, log_q = _most_probable_random(inclusion, draws, starts, generator)
+            indicators.append(chosen)
+            total += log_q
+        else:
+            omega = inclusion()
+            indicators.append(omega > 0.0)
+            total += nn.functional.logsigmoid(omega.double().abs()).sum().item()
+    return MostProbableModel(indicators, total)
+
+
+def _most_probable_random(
+    inclusion: nn.Module, draws: int, starts: int, generator: torch.Generator | None
+) -> tuple[Tensor, float]:
+    xi = inclusion.xi.double()
+    if inclusion.over == "layer":  # all indicators depend on each other: one long row
+        chosen, log_q = _search(xi.flatten() + _noise(inclusion.covariance(), draws, generator), starts)
+        return chosen.view_as(xi), log_q
+    # Rows with one covariance may share the noise: each has its own expectation.
+    shared = _noise(inclusion.covariance(), draws, generator) if inclusion.over == "inputs" else None
+    rows, total = [], 0.0
+    for i, location in enumerate(xi):
+        noise = _noise(inclusion.row_covariance(i), draws, generator) if shared is None else shared
+        chosen, log_q = _search(location + noise, starts)
+        rows.append(chosen)
+        total += log_q
+    return torch.stack(rows), total
+
+
+def _noise(covariance: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
+    """Draws of N(0, covariance), [draws, cols]; each comes with its negative, which costs nothing."""
+    factor = torch.linalg.cholesky(covariance.double())
+    half = torch.randn(-(-draws // 2), len(factor), dtype=torch.float64, generator=generator)
+    noise = half.to(factor.device) @ factor.T
+    return torch.cat((noise, -noise))
+
+
+def _search(omega: Tensor, starts: int) -> tuple[Tensor, float]:
+    """The gamma [cols] with the largest mean_r prod_k sigmoid(s_k omega_rk), as far as single changes go."""
+    median = torch.sigmoid(omega).mean(0) > 0.5
+    best, best_value = median, -math.inf
+    for gamma in (median, *(omega[:starts] > 0.0)):
+        sign = torch.where(gamma, 1.0, -1.0).to(omega)
+        log_p = nn.functional.logsigmoid(sign * omega).sum(1)  # of each draw of omega
+        value = torch.logsumexp(log_p, 0)
+        while True:
+            # log sigmoid(-z) = log sigmoid(z) - z: what a change of each indicator would give.
+            changed = torch.logsumexp(log_p[:, None] - sign * omega, 0)
+            k = int(changed.argmax())
+            if changed[k] <= value + 1e-9:  # no more than rounding
+                break
+            log_p = log_p - sign[k] * omega[:, k]
+            sign[k] = -sign[k]
+            value = changed[k]
+        if value > best_value:
+            best, best_value = sign > 0.0, value.item()
+    return best, best_value - math.log(len(omega))
+
+
+@torch.no_grad()
+def with_structure(model: nn.Module, indicators: Sequence[Tensor | None]) -> nn.Module:
+    """A copy of the network whose indicators are certain: in where ``indicators`` are True, else out.
+
+    Its posterior of the weights is as before. ``predict``, ``select`` and further training apply to the copy
+    as to any network; its inclusion probabilities are 0 and 1.
+
+    Args:
+        indicators: one bool tensor a Bayesian layer, on its grid of blocks; None for layers without.
+    """
+    model = copy.deepcopy(model)
+    layers = bayesian_layers(model)
+    if len(layers) != len(indicators):
+        raise ValueError(f"{len(indicators)} entries for {len(layers)} layers; expected one a layer")
+    for layer, chosen in zip(layers, indicators):
+        inclusion = getattr(layer, "inclusion", None)
+        if (inclusion is None) != (chosen is None):
+            raise ValueError(f"indicators go with layers that have some, and with no others: {layer}")
+        if not isinstance(layer, BayesianLinear) or inclusion is None:
+            continue
+        grid = inclusion.probabilities()
+        if chosen.shape != grid.shape:
+            raise ValueError(f"indicators are {list(chosen.shape)}; expected {list(grid.shape)}")
+        certain = MeanField(*grid.shape, device=grid.device, dtype=grid.dtype)
+        certain.omega.copy_(torch.where(chosen, _CERTAIN, -_CERTAIN))
+        layer.inclusion = certain
+        layer.random_logits = certain.random
+    return model
