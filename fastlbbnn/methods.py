@@ -95,7 +95,12 @@ def _lbbnn(inclusion: str, prior: str) -> Callable[..., nn.Module]:
 
 def _dense(layer: str) -> Callable[..., nn.Module]:
     def build(
-        sizes: Sequence[int], n_data: int, *, sigma2: float | None = None, start: str = "default", **kwargs: Any
+        sizes: Sequence[int],
+        n_data: int,
+        *,
+        sigma2: float | None = None,
+        start: str = "default",
+        **kwargs: Any,
     ) -> nn.Module:
         if sigma2 is not None:
             kwargs["prior"] = FixedPrior(sigma2=sigma2)

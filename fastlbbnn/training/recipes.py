@@ -129,7 +129,7 @@ def _paper() -> list[Recipe]:
                 *_post_training(_ADAM),
             ),
             options={"temperature": 1e-3, "start": "paper"},
-            notes="The supplement does not give the step sizes of these runs; they are those of the main stage.",
+            notes="The supplement gives no step sizes for these runs; they are those of the main stage.",
         )
     )
     plain = (Stage("training", 250, _ADAM, saves="trained"),)

@@ -31,7 +31,8 @@ from .recipes import Recipe
 FORMAT = 1
 
 HISTORY_COLUMNS = (
-    "stage", "epoch", "seconds", "loss", "log_likelihood", "kl", "density", "mean_inclusion", "train_accuracy",
+    "stage", "epoch", "seconds", "loss", "log_likelihood", "kl", "density", "mean_inclusion",
+    "train_accuracy",
 )
 
 
@@ -102,7 +103,9 @@ def load_run(folder: Path | str) -> Run:
     folder = Path(folder)
     path = folder / "run.json"
     if not path.exists():
-        raise FileNotFoundError(f"{folder} is no run folder: it has no run.json (`fastlbbnn train` makes one)")
+        raise FileNotFoundError(
+            f"{folder} is no run folder: it has no run.json (`fastlbbnn train` makes one)"
+        )
     try:
         config = json.loads(path.read_text())
     except json.JSONDecodeError as error:

@@ -87,7 +87,9 @@ def _check_same(
     if Recipe.from_settings(config["settings"]) != Recipe.from_settings(recipe.settings()):
         different.append("another recipe")
     if different:
-        raise ValueError(f"{folder} holds a run with {'; '.join(different)}; give another folder for this one")
+        raise ValueError(
+            f"{folder} holds a run with {'; '.join(different)}; give another folder for this one"
+        )
 
 
 class _Trainer:

@@ -108,7 +108,8 @@ def test_post_training_leaves_the_structure_alone(data, tmp_path):
 
 def test_main_stage_fixes_hyperparameters_that_pre_training_learns(data, tmp_path):
     main = Stage("training", 6, {"weights": 1e-3, "inclusion": 1e-2}, saves="trained")
-    pre = Stage("pre-training", 3, {"weights": 1e-3, "inclusion": 1e-2, "psi": 1e-2, "sigma2": 1e-2}, saves="pre")
+    learnt = {"weights": 1e-3, "inclusion": 1e-2, "psi": 1e-2, "sigma2": 1e-2}
+    pre = Stage("pre-training", 3, learnt, saves="pre")
     recipe = Recipe("LBBNN-GP-MF", "test", (pre, main), **_QUICK)
     run = load_run(train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False))
     pre, trained = run.model("pre").state_dict(), run.model("trained").state_dict()
