@@ -24,6 +24,7 @@ from .nn.modes import WeightMode
 from .objective import bayesian_layers
 from .prediction import density, predict
 from .structure import layer_structure, resolve_threshold
+from .training.pruning import weight_density
 from .training.run import Run, write_json
 
 #: From a network's outputs to the mean of the response.
@@ -67,7 +68,7 @@ def evaluate(
     """
     threshold = 0.5
     if any(p.gamma == "MED" for p in method.predictions):
-        threshold = resolve_threshold(model, 0.5)
+        threshold = resolve_threshold(model, 0.5, warn=False)  # the rows say so
     rows = []
     for prediction in method.predictions:
         if stage == "post-median" and prediction.gamma not in ("MED", "PRN"):
@@ -117,7 +118,9 @@ def _figures(p: Tensor, dataset: Dataset) -> dict[str, float]:
 
 
 def _density(model: nn.Module, mode: WeightMode, threshold: float, samples: int) -> float:
-    return density(model, mode, threshold, samples) if bayesian_layers(model) else 1.0
+    if bayesian_layers(model):
+        return density(model, mode, threshold, samples)
+    return weight_density(model)
 
 
 def layer_rows(model: nn.Module, threshold: float = 0.5) -> list[dict[str, Any]]:

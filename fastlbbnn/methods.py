@@ -79,15 +79,14 @@ def _lbbnn(inclusion: str, prior: str) -> Callable[..., nn.Module]:
         prior_options: dict[str, float] | None = None,
         inclusion_options: dict[str, Any] | None = None,
         start: str = "default",
-        start_logit: float | None = None,
+        start_logits: tuple[float, float] | None = None,
         **kwargs: Any,
     ) -> nn.Module:
-        if inclusion != "mean-field":
-            kwargs |= {"inclusion": inclusion, **(inclusion_options or {})}
         network = MLP(
-            *sizes, layer=LBBNNLinear, prior=_prior(prior, n_data, **(prior_options or {})), **kwargs
+            *sizes, layer=LBBNNLinear, prior=_prior(prior, n_data, **(prior_options or {})),
+            inclusion=inclusion, inclusion_options=inclusion_options, **kwargs,
         )
-        _start(network, start, start_logit)
+        _start(network, start, start_logits)
         return network
 
     return build
@@ -119,8 +118,11 @@ def _plain(sizes: Sequence[int], n_data: int) -> nn.Module:
 
 
 @torch.no_grad()
-def _start(network: nn.Module, scheme: str, logit: float | None) -> None:
-    """Initial values: the layers' own ("default") or those of the authors' scripts ("paper")."""
+def _start(network: nn.Module, scheme: str, logits: tuple[float, float] | None) -> None:
+    """Initial values: the layers' own ("default") or those of the authors' scripts ("paper").
+
+    ``logits``: the range of the indicators' (mean) logits, where it is not the layers' own (0, 1).
+    """
     if scheme not in ("default", "paper"):
         raise ValueError(f"start={scheme!r}; expected 'default' or 'paper'")
     for layer in network.modules():
@@ -129,16 +131,8 @@ def _start(network: nn.Module, scheme: str, logit: float | None) -> None:
                 if mean is not None:
                     mean.uniform_(-0.2, 0.2)
                     scale.uniform_(-5.0, -4.0)
-            if isinstance(layer.prior, EmpiricalBayesPrior):
-                _start_hyperparameters(layer.prior)
-        if logit is not None and isinstance(layer, LBBNNLinear):
-            layer.inclusion.center_(logit)
-
-
-def _start_hyperparameters(prior: EmpiricalBayesPrior) -> None:
-    """a and b uniform on (1, 1.1), all four."""
-    for raw in prior.parameters():
-        raw.copy_(torch.empty_like(raw).uniform_(1.0, 1.1).expm1().log())
+        if logits is not None and isinstance(layer, LBBNNLinear):
+            layer.inclusion.location().uniform_(*logits)
 
 
 METHODS: dict[str, Method] = {
@@ -176,6 +170,10 @@ METHODS: dict[str, Method] = {
             (_SIM, _ALL_MEA, *_PRN),
         ),
         Method("FNN", "a plain network", _plain, (_ALL_MEA,)),
+        Method(
+            "FNN-GMP", "a plain network, pruned by magnitude while it trains", _plain,
+            (Prediction("PRN", "MEA", WeightMode.MEAN),),
+        ),
     )
 }
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .._files import replace_file
 
-_MODEL, _ADAM, _RANDOM = "model.", "adam.", "random."
+_MODEL, _ADAM, _RANDOM, _PRUNING = "model.", "adam.", "random.", "pruning."
 
 
 def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -58,8 +58,11 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
     position: dict[str, Any],
+    pruning: nn.Module | None = None,
 ) -> None:
     tensors = {_MODEL + name: t for name, t in network.state_dict().items()}
+    if pruning is not None:
+        tensors |= {_PRUNING + name: t for name, t in pruning.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"{_ADAM}{index}.{name}": value for name, value in state.items()}
     tensors[_RANDOM + "training"] = generator.get_state()
@@ -77,7 +80,14 @@ class Checkpoint:
     def restore_network(self, network: nn.Module) -> None:
         network.load_state_dict(self._part(_MODEL))
 
-    def restore(self, optimizer: torch.optim.Optimizer, generator: torch.Generator) -> None:
+    def restore(
+        self,
+        optimizer: torch.optim.Optimizer,
+        generator: torch.Generator,
+        pruning: nn.Module | None = None,
+    ) -> None:
+        if pruning is not None:
+            pruning.load_state_dict(self._part(_PRUNING))
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in self._part(_ADAM).items():
             index, key = name.split(".", 1)

@@ -6,6 +6,7 @@ of the weights, Adam with a step size a kind of parameter.
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import time
@@ -25,6 +26,7 @@ from ..optim import Adam, param_groups
 from ..prediction import density
 from ..priors import EmpiricalBayesPrior
 from .checkpoint import Checkpoint, load_network, save_checkpoint, save_network
+from .pruning import GradualPruning, weight_density
 from .recipes import Recipe, Stage, find_recipe
 from .run import FORMAT, load_run, read_history, versions, write_history, write_json
 
@@ -84,7 +86,7 @@ def _check_same(
 ) -> None:
     expected = {"method": method, "dataset": dataset.name, "seed": seed, "n_train": dataset.n_train}
     different = [f"{k} {config[k]!r}, not {v!r}" for k, v in expected.items() if config[k] != v]
-    if Recipe.from_settings(config["settings"]) != Recipe.from_settings(recipe.settings()):
+    if config["settings"] != json.loads(json.dumps(recipe.settings())):
         different.append("another recipe")
     if different:
         raise ValueError(
@@ -107,6 +109,7 @@ class _Trainer:
         self.is_bayesian = bool(bayesian_layers(self.network))
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
+        self.pruning: GradualPruning | None = None
 
     def train(self) -> None:
         checkpoint = Checkpoint(self.checkpoint_path) if self.checkpoint_path.exists() else None
@@ -140,10 +143,10 @@ class _Trainer:
             about = load_network(self.folder / f"{stage.start_from}.safetensors", self.network)
             self.epoch = about["epoch"]
         optimizer = self._optimizer(stage)
-        start = self.epoch
+        start = self.epoch if checkpoint is None else checkpoint.position["stage_start"]
+        self.pruning = None if stage.prune_to is None else self._gradual_pruning(stage, start)
         if checkpoint is not None:
-            checkpoint.restore(optimizer, self.generator)
-            start = checkpoint.position["stage_start"]
+            checkpoint.restore(optimizer, self.generator, self.pruning)
         sizes = [group["lr"] for group in optimizer.param_groups]
         saved = time.monotonic()
         while self.epoch < stage.until_epoch and not self._has_found_prior(stage):
@@ -162,6 +165,8 @@ class _Trainer:
             if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                 self._save(index, start, optimizer)
                 saved = time.monotonic()
+        if self.pruning is not None:
+            self.pruning.detach()
         if stage.saves is not None:
             save_network(
                 self.folder / f"{stage.saves}.safetensors", self.network, stage=stage.saves, epoch=self.epoch
@@ -173,7 +178,12 @@ class _Trainer:
         write_history(self.folder / "history.csv", self.history)
         save_checkpoint(self.checkpoint_path, self.network, optimizer, self.generator, {
             "stage": index, "stage_start": stage_start, "epoch": self.epoch, "rows": len(self.history),
-        })
+        }, self.pruning)
+
+    def _gradual_pruning(self, stage: Stage, start: int) -> GradualPruning:
+        steps = (stage.until_epoch - start) * math.ceil(self.dataset.n_train / self.recipe.batch)
+        end = max(1, 2 * steps // 3)
+        return GradualPruning(self.network, stage.prune_to, begin=0, end=end, every=max(1, end // 100))
 
     def _optimizer(self, stage: Stage) -> Adam:
         """A new Adam for the kinds of parameters that the stage trains; all others are fixed."""
@@ -218,7 +228,7 @@ class _Trainer:
         is_class = self.dataset.likelihood in ("categorical", "bernoulli")
         return {
             "seconds": seconds, "loss": loss / n, "log_likelihood": log_likelihood / n, "kl": kl / steps,
-            "density": density(self.network) if self.is_bayesian else 1.0,
+            "density": density(self.network) if self.is_bayesian else weight_density(self.network),
             "mean_inclusion": density(self.network, "sampled") if self.is_bayesian else 1.0,
             "train_accuracy": right / n if is_class else math.nan,
         }
@@ -232,6 +242,8 @@ class _Trainer:
             output = self.network(x)
             loss = negative_log_likelihood(output, y, likelihood)
             optimizer.backward_step(loss)
+            if self.pruning is not None:
+                self.pruning.step()
             log_likelihood, kl = -loss.item(), 0.0
         else:
             bound = elbo(

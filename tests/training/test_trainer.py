@@ -29,7 +29,8 @@ def data() -> Dataset:
 
 
 def _recipe(method: str, epochs: int = 4) -> Recipe:
-    return replace(find_recipe(method, "paper").scaled(epochs), **_QUICK)
+    name = "ours" if method == "FNN-GMP" else "paper"
+    return replace(find_recipe(method, name).scaled(epochs), **_QUICK)
 
 
 def _networks(folder) -> dict[str, dict[str, torch.Tensor]]:
@@ -49,7 +50,7 @@ def test_every_method_trains_and_is_evaluated(method, data, tmp_path):
     assert load_run(run.folder).results["rows"] == json.loads(json.dumps(rows))
 
 
-@pytest.mark.parametrize("method", ["LBBNN-GP-MF", "LBBNN-GP-MVN", "BNN-MGP-MF", "FNN"])
+@pytest.mark.parametrize("method", ["LBBNN-GP-MF", "LBBNN-GP-MVN", "BNN-MGP-MF", "FNN-GMP"])
 def test_interrupted_and_continued_equals_uninterrupted_to_the_bit(method, data, tmp_path, monkeypatch):
     recipe = _recipe(method, epochs=5)
     whole = train(method, data, recipe, seed=7, out=tmp_path / "whole", progress=False)
@@ -117,6 +118,13 @@ def test_main_stage_fixes_hyperparameters_that_pre_training_learns(data, tmp_pat
     for name in ("0.prior.raw_psi", "0.prior.raw_beta"):
         assert not torch.equal(pre[name], start[name])
         assert torch.equal(pre[name], trained[name])
+
+
+def test_gradual_pruning_ends_at_its_density(data, tmp_path):
+    run = load_run(train("FNN-GMP", data, _recipe("FNN-GMP", 8), out=tmp_path / "r", progress=False))
+    (row,) = evaluate_run(run, data)["rows"]
+    weights = [4 * 6, 6 * 5, 5 * 3]
+    assert row["density"] == sum(round(0.08 * n) for n in weights) / sum(weights)
 
 
 def test_pre_training_ends_when_the_prior_is_sparse(data, tmp_path):
