@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from typing import Any
 
 import torch
 
@@ -28,6 +29,15 @@ def sparse_states() -> dict[str, str | None]:
     from .sparse import _library, cuda
 
     return {"cpu": _library.unavailable(), "cuda": cuda.unavailable()}
+
+
+def as_dict() -> dict[str, Any]:
+    """What ``main`` prints, as plain data; a backend that is on has None for the reason why not."""
+    return {
+        "fastlbbnn": __version__, "torch": torch.__version__, "python": platform.python_version(),
+        "machine": platform.machine(), "threads": torch.get_num_threads(), "cpu_kernels": cpu_kernels(),
+        "backends": backend_states(), "selected_networks": sparse_states(),
+    }  # fmt: skip
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """Figures, one file a family. They take plain arrays or tensors and give matplotlib figures:
 
-    from fastlbbnn import plots
+from fastlbbnn import plots
 
-    figure = plots.inclusion_histograms({"MNIST": [layer.inclusion_probabilities() for layer in layers]})
-    plots.save(figure, "inclusion.png")
+figure = plots.inclusion_histograms({"MNIST": [layer.inclusion_probabilities() for layer in layers]})
+plots.save(figure, "inclusion.png")
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from .calibration import reliability_diagram
 from .lines import accuracy_against_samples, entropy_ecdfs, width_study
 from .predictive import Example, misclassified, predictive_bars
+from .regression import observed_against_predicted
 from .structure import correlation_heatmaps, inclusion_histograms, used_inputs
 from .style import as_bytes, save
 from .training import training_curves
@@ -23,6 +24,7 @@ __all__ = [
     "entropy_ecdfs",
     "inclusion_histograms",
     "misclassified",
+    "observed_against_predicted",
     "predictive_bars",
     "reliability_diagram",
     "save",

@@ -21,9 +21,7 @@ def reliability_diagram(panels: Mapping[str, Calibration]) -> Figure:
     if not panels:
         raise ValueError("no predictions to draw")
     figure = new_figure(2.9 * len(panels) + 0.3, 4.0)
-    grid = figure.subplots(
-        2, len(panels), squeeze=False, sharex=True, sharey="row", height_ratios=[3.0, 1.0]
-    )
+    grid = figure.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row", height_ratios=[3.0, 1.0])
     for c, (title, calibration) in enumerate(panels.items()):
         axes, below = grid[:, c]
         edges, count = array(calibration.edges), array(calibration.count).astype(float)

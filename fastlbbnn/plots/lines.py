@@ -28,7 +28,12 @@ def _draw_series(axes: Axes, series: Series) -> None:
         colour, marker = method_style(label, position)
         dashed = "--" if is_sparse(label) else "-"
         axes.plot(
-            at, np.median(values, axis=0), dashed, marker=marker, color=colour, label=label,
+            at,
+            np.median(values, axis=0),
+            dashed,
+            marker=marker,
+            color=colour,
+            label=label,
             markerfacecolor="white" if is_sparse(label) else colour,
         )
         if len(values) > 1:
@@ -108,17 +113,30 @@ def entropy_ecdfs(panels: Mapping[str, Mapping[str, Any]], *, classes: int) -> F
             colour, _ = method_style(label, position)
             at, share = ecdf(array(values))
             axes.plot(
-                at, share, "--" if is_sparse(label) else "-", color=colour, label=label,
+                at,
+                share,
+                "--" if is_sparse(label) else "-",
+                color=colour,
+                label=label,
                 drawstyle="steps-post",
             )
         axes.axvline(largest, color=BLACK, linestyle=":", linewidth=0.9)
         axes.annotate(
-            "uniform", (largest, 0.5), xytext=(-3, 0), textcoords="offset points", rotation=90,
-            ha="right", va="center", fontsize=7.0, color=GREY,
+            "uniform",
+            (largest, 0.5),
+            xytext=(-3, 0),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="center",
+            fontsize=7.0,
+            color=GREY,
         )
         axes.set(
-            title=title, xlabel="entropy of the averaged prediction (nats)",
-            xlim=(0.0, 1.02 * largest), ylim=(0.0, 1.0),
+            title=title,
+            xlabel="entropy of the averaged prediction (nats)",
+            xlim=(0.0, 1.02 * largest),
+            ylim=(0.0, 1.0),
         )
     grid[0].set_ylabel("share of the observations")
     legend_below(figure, grid)

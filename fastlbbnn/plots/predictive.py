@@ -90,12 +90,20 @@ def _legend(figure: Figure, truths: bool, red: bool) -> None:
 
 
 def _panels(
-    figure: Any, examples: Sequence[Example], columns: int, names: Sequence[str], shape: tuple[int, ...],
-    red: bool, rows: int | None = None,
+    figure: Any,
+    examples: Sequence[Example],
+    columns: int,
+    names: Sequence[str],
+    shape: tuple[int, ...],
+    red: bool,
+    rows: int | None = None,
 ) -> None:
     rows = rows or -(-len(examples) // columns)
     grid = figure.subplots(
-        rows, 2 * columns, squeeze=False, width_ratios=[1.0, 2.6] * columns,
+        rows,
+        2 * columns,
+        squeeze=False,
+        width_ratios=[1.0, 2.6] * columns,
     )
     for place in range(rows * columns):
         image, bars = grid[place // columns, 2 * (place % columns) :][:2]

@@ -123,7 +123,11 @@ def correlation_heatmaps(matrices: Mapping[str, Any], *, draws: int | None = Non
         # correlations of both signs would look like none.
         step = max(1, math.ceil(len(matrix) / 600))
         drawn = axes.imshow(
-            matrix[::step, ::step], cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="nearest",
+            matrix[::step, ::step],
+            cmap=DIVERGING,
+            vmin=-limit,
+            vmax=limit,
+            interpolation="nearest",
             extent=(0, len(matrix), len(matrix), 0),
         )
         axes.set(title=title, xlabel="indicator")

@@ -55,7 +55,9 @@ _STYLE: dict[str, Any] = {
     "axes.labelsize": 9.0,
     "figure.titlesize": 11.0,
     "legend.fontsize": 8.0,
-    "legend.frameon": False,
+    "legend.frameon": True,
+    "legend.edgecolor": "none",
+    "legend.framealpha": 0.85,
     "xtick.labelsize": 8.0,
     "ytick.labelsize": 8.0,
     "axes.spines.top": False,
@@ -151,7 +153,9 @@ def legend_below(figure: Figure, axes: Iterable[Axes], columns: int = 4) -> None
             entries.setdefault(label, handle)
     if entries:
         figure.legend(
-            list(entries.values()), list(entries), loc="outside lower center",
+            list(entries.values()),
+            list(entries),
+            loc="outside lower center",
             ncols=min(columns, len(entries)),
         )
 

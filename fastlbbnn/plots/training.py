@@ -48,8 +48,13 @@ def _mark_stages(axes: Axes, found: Sequence[tuple[str, int, int]], named: bool)
             axes.axvline(first - 0.5, color=GREY, linestyle=":", linewidth=0.9)
         if named:
             axes.annotate(
-                f"{i + 1}", ((first + last) / 2.0, 1.01), xycoords=("data", "axes fraction"),
-                ha="center", va="bottom", fontsize=7.5, color="#444444",
+                f"{i + 1}",
+                ((first + last) / 2.0, 1.01),
+                xycoords=("data", "axes fraction"),
+                ha="center",
+                va="bottom",
+                fontsize=7.5,
+                color="#444444",
             )
 
 

@@ -1,0 +1,124 @@
+"""Predictions as a table: one row an observation, with their uncertainty and a decision or a doubt."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from . import metrics
+from ._files import replace_file
+from .likelihoods import as_likelihood
+from .nn.modes import WeightMode
+from .prediction import predict
+from .uncertainty import class_probabilities, entropy_parts
+
+#: What is written for a prediction that is not sure enough.
+DOUBT = "doubt"
+
+#: Column -> one value an observation, in the order of a file's columns.
+Answers = dict[str, NDArray[Any]]
+
+
+def answer(
+    network: nn.Module,
+    x: Tensor,
+    likelihood: str,
+    *,
+    mode: WeightMode | str = WeightMode.SAMPLED,
+    samples: int = 10,
+    threshold: float = 0.5,
+    doubt: float = metrics.DOUBT_THRESHOLD,
+    seed: int = 0,
+    class_names: Sequence[str] | None = None,
+) -> Answers:
+    """Predict ``x`` [n, p].
+
+    Classes: the averaged probability of each, ``confidence`` (the largest), ``entropy`` and
+    ``mutual_information`` in nats, and the ``decision``: a class, or "doubt" where the confidence is below
+    ``doubt``. Numbers: the ``mean`` of the response and, where several networks were drawn, the 95 %
+    credible interval of that mean (``lower``, ``upper``); several outputs are numbered.
+    """
+    kind = as_likelihood(likelihood)
+    draws = predict(
+        network,
+        x,
+        mode=mode,
+        samples=samples,
+        threshold=threshold,
+        transform=kind.mean,
+        average=False,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    if not kind.classes:
+        return _numbers(draws)
+    p = class_probabilities(draws)
+    average, parts = p.mean(0), entropy_parts(p)
+    names = [str(c) for c in range(p.shape[-1])] if class_names is None else [str(n) for n in class_names]
+    decided = metrics.decide(average, doubt).tolist()
+    table = {f"p_{name}": average[:, c].numpy() for c, name in enumerate(names)}
+    table["confidence"] = average.amax(-1).numpy()
+    table["entropy"] = parts.total.numpy()
+    table["mutual_information"] = parts.mutual_information.numpy()
+    table["decision"] = np.array([DOUBT if c < 0 else names[c] for c in decided], dtype=np.str_)
+    return table
+
+
+def _numbers(draws: Tensor) -> Answers:
+    table: Answers = {}
+    several = draws.shape[-1] > 1
+    tails = torch.tensor([0.025, 0.975], dtype=draws.dtype)
+    for output in range(draws.shape[-1]):
+        values, ending = draws[..., output], f"_{output + 1}" if several else ""
+        table[f"mean{ending}"] = values.mean(0).numpy()
+        if len(values) > 1:
+            lower, upper = torch.quantile(values, tails, dim=0)
+            table[f"lower{ending}"], table[f"upper{ending}"] = lower.numpy(), upper.numpy()
+    return table
+
+
+def summary(table: Answers, y: Tensor | None = None) -> dict[str, Any]:
+    """How many rows, how many doubts; with the targets ``y`` also the accuracy or the error."""
+    found: dict[str, Any] = {"count": len(next(iter(table.values())))}
+    if "decision" in table:
+        found["doubts"] = int((table["decision"] == DOUBT).sum())
+        if y is not None:
+            p = torch.from_numpy(np.stack([v for k, v in table.items() if k.startswith("p_")], axis=-1))
+            found["accuracy"] = round(metrics.accuracy(p, y.reshape(-1)), 6)
+    elif y is not None:
+        means = [v for k, v in table.items() if k.startswith("mean")]
+        found["rmse"] = round(metrics.rmse(torch.from_numpy(np.stack(means, -1)), y), 6)
+    return found
+
+
+def as_rows(table: Answers) -> list[dict[str, Any]]:
+    columns = {name: values.tolist() for name, values in table.items()}
+    return [dict(zip(columns, row)) for row in zip(*columns.values())]
+
+
+def write_csv(table: Mapping[str, NDArray[Any]], file: IO[str]) -> None:
+    """A header and one row an observation; numbers with as many digits as their precision has."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["row", *table])
+    columns = [
+        [f"{v:.7g}" if isinstance(v, float) else v for v in values.tolist()] for values in table.values()
+    ]
+    writer.writerows([i, *row] for i, row in enumerate(zip(*columns)))
+
+
+def write(table: Answers, path: Path) -> None:
+    """Whole or not at all: .csv as ``write_csv``, .npz with an array a column."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(path) as temporary:
+        if path.suffix == ".npz":
+            with temporary.open("wb") as file:
+                np.savez_compressed(file, **table)
+        else:
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                write_csv(table, file)

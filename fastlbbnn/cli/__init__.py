@@ -1,0 +1,15 @@
+"""The command ``fastlbbnn``, one file a group of commands.
+
+A command is a function that says what it takes; what it does is imported when it is called, so that
+``fastlbbnn --help`` needs neither torch nor a second. Commands raise ``ValueError``, ``OSError`` or
+``ImportError`` with a message for the user: ``main`` prints it and exits with 1. Where the command line
+itself is wrong, the exit code is 2.
+"""
+
+from __future__ import annotations
+
+# In the order that --help shows them.
+from . import deploy, machine, results, runs  # noqa: F401
+from .app import app, main
+
+__all__ = ["app", "main"]

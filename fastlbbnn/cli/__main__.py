@@ -1,0 +1,5 @@
+"""``python -m fastlbbnn.cli``."""
+
+from . import main
+
+main()

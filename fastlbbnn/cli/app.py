@@ -1,0 +1,141 @@
+"""The command's frame: what all commands share, and how they end."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+HELP = """Latent Binary Bayesian Neural Networks: train, select, deploy.
+
+\b
+A first network, on digits that scikit-learn ships:
+    fastlbbnn train digits --recipe ours --epochs 100 --out runs/digits
+    fastlbbnn report runs/digits
+    fastlbbnn select runs/digits -o digits.safetensors
+    fastlbbnn export digits.safetensors --c src
+
+\b
+A table of the paper, with its figures:
+    fastlbbnn reproduce phoneme --runs 3 --jobs 2
+
+Exit status: 0 if all went well, 1 if something failed, 2 if the call is wrong, 130 if interrupted
+(the same call again continues a training run).
+"""
+
+app = typer.Typer(
+    name="fastlbbnn",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object instead of text, for other programs.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of everything random.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", min=1, help="CPU threads; by default torch's choice.", show_default=False
+    ),
+]
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from .. import __version__
+
+        typer.echo(f"fastlbbnn {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point. Exits with 0; with 1 where a command fails; with 2 where the call is wrong."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _note
+            app(prog_name="fastlbbnn")
+    except (ValueError, OSError, ImportError) as error:
+        typer.echo(f"fastlbbnn: {error}", err=True)
+        sys.exit(1)
+
+
+def _note(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning in one line, without the place in the code that it came from."""
+    typer.echo(f"note: {message}", err=True)
+
+
+@contextmanager
+def wrong_call(option: str | None = None) -> Iterator[None]:
+    """A ValueError within is the caller's: exit status 2 and how to call."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+@contextmanager
+def interruptible(again: str) -> Iterator[None]:
+    """Ctrl-C within says what to do next and exits with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\ninterrupted; {again}", err=True)
+        raise typer.Exit(130) from None
+
+
+def use_threads(count: int | None) -> int:
+    import torch
+
+    if count is not None:
+        torch.set_num_threads(count)
+    return torch.get_num_threads()
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """One object; what JSON has no word for (NaN, infinity) becomes null."""
+    typer.echo(json.dumps(_plain(content), indent=1, default=str))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, Callable[[Any], str]]]) -> str:
+    """Aligned text. ``columns``: key -> heading and how to write a value; empty columns are left out."""
+    shown = {key: how for key, how in columns.items() if any(_has(row.get(key)) for row in rows)}
+    lines = [[heading for heading, _ in shown.values()]]
+    for row in rows:
+        lines.append([write(row[key]) if _has(row.get(key)) else "-" for key, (_, write) in shown.items()])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(shown))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths)).rstrip() for line in lines)
+
+
+def _has(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))

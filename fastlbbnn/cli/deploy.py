@@ -1,0 +1,169 @@
+"""select and export: from a trained network to a small one in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .app import Json, Seed, app, print_json, table
+from .runs import DataOption, Root, RunFolder
+
+Artifact = Annotated[
+    Path,
+    typer.Argument(
+        metavar="ARTIFACT", help="A selected network: what `fastlbbnn select` wrote.", show_default=False
+    ),
+]
+Network = Annotated[
+    str, typer.Option("--network", help="Which of the run's networks: trained, post-trained or post-median.")
+]
+
+
+@app.command(short_help="Write the sparse network of a run.")
+def select(
+    folder: RunFolder,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="ARTIFACT", help="By default RUN/selected.safetensors.", show_default=False
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Keep weights with an inclusion probability above this; by default 0.5, the median model.",
+            show_default=False,
+        ),
+    ] = None,
+    network: Network = "trained",
+    means_only: Annotated[
+        bool, typer.Option("--means-only", help="Without the scales for sampled predictions: a smaller file.")
+    ] = False,
+    seed: Seed = 0,
+    data: DataOption = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Select a sparse network from a run and write it as one safetensors file.
+
+    \b
+        fastlbbnn select runs/digits
+        fastlbbnn select runs/digits --threshold 0.9 -o small.safetensors
+
+    A threshold that leaves no path from an input to an output would make a network of constants: the
+    closest one below with a path is used instead, and said.
+    """
+    from ..training import load_run
+
+    if threshold is not None and not 0.0 <= threshold < 1.0:
+        raise typer.BadParameter(f"{threshold}: expected a probability in [0, 1)", param_hint="--threshold")
+    run = load_run(folder)
+    found = _select(run.model(network), 0.5 if threshold is None else threshold, not means_only)
+    path = out if out is not None else folder / "selected.safetensors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found.pop("model").save(path)
+    found |= {"artifact": str(path), "bytes": path.stat().st_size, "network": network}
+    if as_json:
+        print_json(found)
+        return
+    if found["threshold"] != found["asked"]:
+        typer.echo(
+            f"no path has all its weights above {found['asked']:g}; the closest threshold with one is "
+            f"{found['threshold']:.6g}",
+            err=True,
+        )
+    columns = {
+        "layer": ("layer", str),
+        "weights": ("weights", "{:,}".format),
+        "mean_inclusion": ("mean inclusion", "{:.4f}".format),
+        "kept": ("kept", "{:,}".format),
+        "active": ("on a path", "{:,}".format),
+        "active_density": ("share on a path", "{:.4f}".format),
+    }
+    typer.echo(table(found["layers"], columns))
+    typer.echo(
+        f"\n{found['active']:,} of {found['weights']:,} weights ({100 * found['active_density']:.2f} %) and "
+        f"{found['used_inputs']:,} of {found['inputs']:,} inputs at threshold {found['threshold']:.6g}\n"
+        f"wrote {path} ({found['bytes'] / 1e3:.1f} kB)"
+    )
+
+
+def _select(model: Any, threshold: float, posterior: bool) -> dict[str, Any]:
+    from ..sparse.selection import select as select_model
+    from ..structure import resolve_threshold, structure_of
+
+    used = resolve_threshold(model, threshold, warn=False)
+    structure = structure_of(model, used)
+    if not structure.is_connected:
+        raise ValueError(
+            "no threshold connects an input to an output: every path has a weight of inclusion probability "
+            "0, so any selected network would be a constant; train with a weaker prior or for longer"
+        )
+    layers = [
+        {"layer": i + 1, "weights": s.weights, "mean_inclusion": s.mean_inclusion, "kept": s.kept,
+         "active": s.active, "active_density": s.active_density}
+        for i, s in enumerate(structure.layers)
+    ]  # fmt: skip
+    return {
+        "model": select_model(model, used, posterior=posterior),
+        "asked": threshold,
+        "threshold": used,
+        "layers": layers,
+        "weights": structure.weights,
+        "kept": structure.kept,
+        "active": structure.active,
+        "density": structure.density,
+        "active_density": structure.active_density,
+        "used_inputs": int(structure.used_inputs.sum()),
+        "inputs": structure.used_inputs.numel(),
+    }
+
+
+@app.command(short_help="Write a sparse network as C or ONNX.")
+def export(
+    artifact: Artifact,
+    c: Annotated[
+        Path | None,
+        typer.Option("--c", metavar="DIR", help="Write C99 source and header to this directory."),
+    ] = None,
+    onnx: Annotated[
+        Path | None,
+        typer.Option("--onnx", metavar="FILE", help="Write an ONNX model to this file."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of the C functions and files; by default that of the artifact.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write a selected network in another format, at its mean weights.
+
+    \b
+    Select:       fastlbbnn select runs/digits -o digits.safetensors
+    In Python:    fastlbbnn.select(model).save("digits.safetensors")
+    Then:         fastlbbnn export digits.safetensors --c firmware/src
+                  fastlbbnn export digits.safetensors --onnx digits.onnx
+
+    The C source needs no library: digits_predict(x, y) computes the outputs.
+    """
+    if c is None and onnx is None:
+        raise typer.BadParameter("nothing to write; give --c DIR, --onnx FILE, or both")
+    if name is not None and c is None:
+        raise typer.BadParameter("--name is for the C source; give --c DIR, too")
+    from ..sparse.artifact import read_artifact
+
+    network = read_artifact(artifact)
+    if c is not None:
+        from ..sparse.c_source import export_c
+
+        source, header = export_c(network, c, name=artifact.stem if name is None else name)
+        typer.echo(f"wrote {source}\nwrote {header}")
+    if onnx is not None:
+        from ..sparse.onnx import export_onnx
+
+        typer.echo(f"wrote {export_onnx(network, onnx)}")

@@ -1,0 +1,167 @@
+"""report and predict: what a trained network says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .app import Json, Seed, Threads, app, print_json, use_threads, wrong_call
+from .runs import DataOption, Root, RunFolder, Samples
+
+#: Which data of another domain a report shows beside a run's own, where they are on disk.
+_OTHER = {"mnist": "fmnist", "fmnist": "mnist"}
+
+
+@app.command(short_help="Write one HTML page about a run.")
+def report(
+    folder: RunFolder,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="By default RUN/report.html.", show_default=False),
+    ] = None,
+    other: Annotated[
+        str | None,
+        typer.Option(
+            "--other",
+            metavar="DATA",
+            help="Data of another domain; for mnist and fmnist the other one, where it is on disk.",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", "-R", min=1, help="Draws for figures.")] = 100,
+    seed: Seed = 0,
+    threads: Threads = None,
+    data: DataOption = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained HTML page about a run.
+
+    \b
+        fastlbbnn report runs/digits
+        fastlbbnn report runs/mnist --other fmnist -o mnist.html
+
+    Training curves, all predictions, inclusion probabilities, which inputs are used, calibration, wrong
+    and doubtful predictions, data of another domain, settings and versions. The page loads nothing.
+    """
+    from ..data import available, load
+    from ..report import write_report
+    from ..training import load_run
+    from .data import dataset_of
+
+    use_threads(threads)
+    run = load_run(folder)
+    if not run.stages:
+        raise ValueError(f"{folder} has no trained network yet; continue it with `fastlbbnn train`")
+    dataset = dataset_of(run, data, root)
+    name = other or _OTHER.get(dataset.name)
+    if other is None and name is not None and name not in available(root):
+        name = None
+    foreign = None if name is None else load(name, root=root)
+    if foreign is not None and foreign.inputs != dataset.inputs:
+        raise ValueError(
+            f"{foreign.name} has {foreign.inputs} inputs and {dataset.name} {dataset.inputs}; "
+            "expected as many"
+        )
+    path = out if out is not None else folder / "report.html"
+    written = write_report(run, dataset, path, other=foreign, samples=samples, seed=seed)
+    if as_json:
+        print_json({"report": str(written), "bytes": written.stat().st_size})
+    else:
+        typer.echo(f"wrote {written} ({written.stat().st_size / 1e6:.1f} MB)")
+
+
+@app.command(short_help="Predict, with uncertainty and doubts.")
+def predict(
+    folder: RunFolder,
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="What to predict: a .csv or .npz file of inputs, or the test rows of a named set.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help=".csv or .npz; by default CSV to the screen.",
+            show_default=False,
+        ),
+    ] = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="What stands in for the weights: sampled (model averaging), mean, median, median-mean."
+        ),
+    ] = "sampled",
+    samples: Samples = 10,
+    threshold: Annotated[
+        float, typer.Option(help="Inclusion probability above which the median modes keep a weight.")
+    ] = 0.5,
+    doubt: Annotated[
+        float, typer.Option(help="Below this probability the decision is a doubt; 0: always decide.")
+    ] = 0.95,
+    network: Annotated[str, typer.Option(help="trained, post-trained or post-median.")] = "trained",
+    seed: Seed = 0,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Predict: class probabilities, their uncertainty, and a decision or a doubt a row.
+
+    \b
+        fastlbbnn predict runs/digits digits -o digits.csv
+        fastlbbnn predict runs/patients new.csv --mode median-mean
+        fastlbbnn predict runs/digits images.npz --samples 100 -o images.npz
+
+    A CSV file needs the columns of features that the run was trained on, an .npz file an array x. Columns
+    of the result: the probability of each class, confidence (the largest of them), entropy and mutual
+    information (in nats; what the draws disagree on), and the decision. For numbers instead of classes:
+    mean and a 95 % interval.
+    """
+    from .. import answers
+    from ..nn.modes import WeightMode
+    from ..training import load_run
+    from .data import class_names_of, new_inputs
+
+    with wrong_call("--mode"):
+        chosen = WeightMode(mode)
+    if not 0.0 <= doubt <= 1.0:
+        raise typer.BadParameter(f"{doubt}: expected a probability in [0, 1]", param_hint="--doubt")
+    if out is not None and out.suffix not in (".csv", ".npz"):
+        raise typer.BadParameter(f"{out.name}: expected a name that ends in .csv or .npz", param_hint="--out")
+    use_threads(threads)
+    run = load_run(folder)
+    x, y = new_inputs(run, data)
+    table = answers.answer(
+        run.model(network),
+        x,
+        run.config["likelihood"],
+        mode=chosen,
+        samples=samples,
+        threshold=threshold,
+        doubt=doubt,
+        seed=seed,
+        class_names=class_names_of(run),
+    )
+    if out is not None:
+        answers.write(table, out)
+    elif not as_json:
+        answers.write_csv(table, sys.stdout)
+    summary = answers.summary(table, y)
+    if as_json:
+        print_json(
+            {
+                **summary,
+                "out": None if out is None else str(out),
+                **({} if out is not None else {"rows": answers.as_rows(table)}),
+            }
+        )
+    elif out is not None:
+        typer.echo(f"wrote {out}: " + ", ".join(f"{k} {v}" for k, v in summary.items()))

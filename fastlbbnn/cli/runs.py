@@ -1,0 +1,264 @@
+"""train and evaluate: run folders and the figures of their networks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .app import Json, Seed, Threads, app, interruptible, print_json, table, use_threads, wrong_call
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="digits, mnist, fmnist, phoneme, or a .csv, .csv.gz or .npz file.",
+        show_default=False,
+    ),
+]
+RunFolder = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="A run folder: what `fastlbbnn train` wrote.", show_default=False),
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="DATA", help="Where the run's data are now, if they moved.", show_default=False
+    ),
+]
+Root = Annotated[
+    str | None,
+    typer.Option(
+        "--root",
+        metavar="DIR",
+        help="Folder of mnist, fmnist, phoneme; else $FASTLBBNN_DATA.",
+        show_default=False,
+    ),
+]
+Samples = Annotated[int, typer.Option("--samples", "-R", min=1, help="Draws to average (R in the paper).")]
+
+#: Columns of the table of predictions: key of a row -> heading and how a value is written.
+COLUMNS = {
+    "stage": ("network", str),
+    "gamma": ("gamma", str),
+    "beta": ("beta", str),
+    "R": ("R", str),
+    "accuracy": ("accuracy", "{:.4f}".format),
+    "accuracy_at_095": ("acc. >= 0.95", "{:.4f}".format),
+    "classified_at_095": ("decided", str),
+    "rmse": ("RMSE", "{:.4g}".format),
+    "nll": ("NLL", "{:.4f}".format),
+    "ece": ("ECE", "{:.4f}".format),
+    "brier": ("Brier", "{:.4f}".format),
+    "coverage": ("coverage", "{:.3f}".format),
+    "density": ("density", "{:.4f}".format),
+}
+
+#: What the paper's names mean.
+LEGEND = (
+    "gamma: SIM indicators drawn, ALL all weights, MED median model, PRN pruned.  "
+    "beta: SIM weights drawn, MEA posterior means.  R: draws averaged."
+)
+
+
+def run_table(results: dict[str, Any]) -> str:
+    return table(results["rows"], COLUMNS)
+
+
+@app.command(short_help="Train a network by a recipe.")
+def train(
+    data: Data,
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="By the paper's name; `--method list` shows all.")
+    ] = "LBBNN-GP-MF",
+    recipe: Annotated[
+        str, typer.Option("--recipe", help="paper: the paper's settings; ours: ours.")
+    ] = "paper",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="RUN",
+            help="Run folder; by default runs/DATA-METHOD-RECIPE-SEED.",
+            show_default=False,
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="End the main stage after N epochs, the others in proportion.",
+            show_default=False,
+        ),
+    ] = None,
+    hidden: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZES", help="Hidden units, e.g. 400-600; by default the recipe's.", show_default=False
+        ),
+    ] = None,
+    seed: Seed = 0,
+    threads: Threads = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Start again from nothing.")] = False,
+    evaluate_too: Annotated[
+        bool, typer.Option("--evaluate/--no-evaluate", help="Evaluate the trained networks at the end.")
+    ] = True,
+    samples: Samples = 10,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Of a CSV file: what to predict; by default the last.", show_default=False
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN", help="Of a CSV file: no feature; may be repeated.", show_default=False
+        ),
+    ] = None,
+    likelihood: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a file: categorical, bernoulli, gaussian or poisson; by default by its target.",
+            show_default=False,
+        ),
+    ] = None,
+    standardise: Annotated[
+        bool, typer.Option("--standardise", help="Of a file: features to mean 0 and deviation 1.")
+    ] = False,
+    validation: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Evaluate on this share of the training rows instead of the test rows.",
+            show_default=False,
+        ),
+    ] = None,
+    data_seed: Annotated[int, typer.Option(help="Of the split into training and test rows.")] = 0,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Train a network by a recipe, into a run folder.
+
+    \b
+        fastlbbnn train digits --recipe ours --epochs 100
+        fastlbbnn train phoneme --method LBBNN-GP-MVN --out runs/mvn --seed 3
+        fastlbbnn train patients.csv --target outcome --standardise --hidden 50-50
+
+    An interrupted run continues where it stopped when the same command is given again, with the numbers
+    that it would have had without the interruption. A finished run is left as it is.
+    """
+    from ..methods import METHODS, find_method
+    from ..training import find_recipe, load_run
+    from ..training import train as train_run
+    from .data import Source, remember
+
+    if method == "list":
+        typer.echo("\n".join(f"{m.name:<16} {m.summary}" for m in METHODS.values()))
+        raise typer.Exit()
+    with wrong_call("--method"):
+        method = find_method(method).name
+    with wrong_call("--recipe"):
+        chosen = find_recipe(method, recipe)
+    if epochs is not None:
+        chosen = chosen.scaled(epochs)
+    if hidden is not None:
+        from ..timing import parse_sizes
+
+        with wrong_call("--hidden"):
+            sizes = parse_sizes(hidden) if "-" in hidden else [int(hidden)]
+            if min(sizes) < 1:
+                raise ValueError(f"{hidden}: expected positive numbers")
+        chosen = replace(chosen, hidden=tuple(sizes))
+    if validation is not None and not 0.0 < validation < 1.0:
+        raise typer.BadParameter(f"{validation}: expected a share between 0 and 1", param_hint="--validation")
+
+    options = {
+        "target": target,
+        "ignore": ignore or None,
+        "likelihood": likelihood,
+        "standardise": standardise or None,
+    }
+    options = {k: v for k, v in options.items() if v is not None}
+    source = Source.of(data, root=root, seed=data_seed, options=options, validation=validation)
+    use_threads(threads)
+    try:
+        dataset = source.load()
+    except TypeError as error:  # an option that these data do not have
+        raise typer.BadParameter(str(error)) from error
+    folder = out if out is not None else Path("runs") / f"{dataset.name}-{method}-{recipe}-{seed}"
+    if not as_json:
+        typer.echo(f"{method} on {dataset!r}", err=True)
+    with interruptible("the same command again continues from the last checkpoint"):
+        train_run(
+            method,
+            dataset,
+            chosen,
+            seed=seed,
+            out=folder,
+            resume=not restart,
+            progress=False if as_json else None,
+        )
+        remember(folder, source)
+        run = load_run(folder)
+        results = _evaluated(run, dataset, samples) if evaluate_too else None
+    if as_json:
+        print_json({"run": str(folder), "config": run.config, "results": results})
+        return
+    typer.echo(f"trained in {run.config['seconds']:.1f} s: {folder}")
+    if results is not None:
+        typer.echo(f"\n{results['n_test']} {dataset.held_out} rows:\n")
+        typer.echo(f"{run_table(results)}\n\n{LEGEND}")
+    typer.echo(f"\nNext: fastlbbnn report {folder}")
+
+
+def _evaluated(run: Any, dataset: Any, samples: int) -> dict[str, Any]:
+    """The results on file, if they are of as many draws; else evaluated now."""
+    from ..evaluation import evaluate_run
+
+    known = run.results
+    if known is not None and known.get("samples") == samples:
+        return known
+    return evaluate_run(run, dataset, samples=samples)
+
+
+@app.command(short_help="Evaluate a run's networks on its test data.")
+def evaluate(
+    folder: RunFolder,
+    samples: Samples = 10,
+    seed: Seed = 0,
+    threads: Threads = None,
+    data: DataOption = None,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate every network of a run on its test data, in every way to predict.
+
+    \b
+        fastlbbnn evaluate runs/digits
+        fastlbbnn evaluate runs/digits --samples 100 --json > results.json
+
+    Writes results.json into the run folder and shows it as a table: the rows of the paper's tables.
+    """
+    from ..evaluation import evaluate_run
+    from ..training import load_run
+    from .data import dataset_of
+
+    use_threads(threads)
+    run = load_run(folder)
+    if not run.stages:
+        raise ValueError(f"{folder} has no trained network yet; continue it with `fastlbbnn train`")
+    dataset = dataset_of(run, data, root)
+    results = evaluate_run(run, dataset, samples=samples, seed=seed)
+    if as_json:
+        print_json(results)
+        return
+    typer.echo(
+        f"{run.config['method']} on {dataset.name}, seed {run.config['seed']}: {results['n_test']} "
+        f"{dataset.held_out} rows\n"
+    )
+    typer.echo(f"{run_table(results)}\n\n{LEGEND}")

@@ -1,0 +1,240 @@
+"""train, evaluate, report, predict and select, as a user calls them, on tiny data."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_runs import make_images, make_run, write_npz
+from typer.testing import CliRunner
+
+from fastlbbnn.cli import app
+from fastlbbnn.cli.data import Source, remember
+from fastlbbnn.sparse import read_artifact
+
+
+def call(*arguments: object, code: int = 0):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    trouble = result.output if result.exception is None else repr(result.exception)
+    assert result.exit_code == code, trouble
+    return result
+
+
+def call_json(*arguments: object) -> dict:
+    return json.loads(call(*arguments, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_npz(tmp_path_factory.mktemp("data") / "columns.npz")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data) -> Path:
+    """A trained run that knows where its data are."""
+    folder = tmp_path_factory.mktemp("runs") / "lbbnn"
+    make_run(folder)
+    remember(folder, Source(str(data)))
+    return folder
+
+
+def tiny(data: Path, out: Path, *more: object) -> list[object]:
+    return ["train", data, "--out", out, "--epochs", 2, "--hidden", 6, "--samples", 3, *more]
+
+
+def test_train_writes_a_run_folder_and_a_table(data, tmp_path):
+    result = call(*tiny(data, tmp_path / "run", "--method", "lbbnn-gp-mf"))
+    assert "SIM" in result.stdout and "MED" in result.stdout and "density" in result.stdout
+    assert f"fastlbbnn report {tmp_path / 'run'}" in result.stdout
+    names = {p.name for p in (tmp_path / "run").iterdir()}
+    assert {"run.json", "history.csv", "trained.safetensors", "results.json", "data.json"} <= names
+
+
+def test_train_digits_by_name(tmp_path):
+    pytest.importorskip("sklearn")
+    found = call_json(
+        "train", "digits", "--method", "FNN", "--epochs", 1, "--hidden", "8", "--out", tmp_path / "r"
+    )
+    assert found["config"]["sizes"] == [64, 8, 10] and found["results"]["n_test"] == 360
+
+
+def test_a_finished_run_is_left_as_it_is(data, tmp_path):
+    first = call_json(*tiny(data, tmp_path / "run"))
+    before = (tmp_path / "run" / "trained.safetensors").read_bytes()
+    again = call_json(*tiny(data, tmp_path / "run"))
+    assert again == first and (tmp_path / "run" / "trained.safetensors").read_bytes() == before
+
+
+def test_the_seed_decides_the_network(data, tmp_path):
+    found = {
+        name: call_json(*tiny(data, tmp_path / name, "--seed", seed))["results"]
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    }
+    assert found["a"] == found["b"] != found["c"]
+
+
+def test_a_csv_file_with_its_own_target_and_standardised_features(tmp_path):
+    x, y = make_images(90, 5)
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "outcome", *(f"f{i}" for i in range(16))])
+        writer.writerows([i, "abc"[y[i]], *(10.0 + 5.0 * v for v in x[i].tolist())] for i in range(90))
+    found = call_json(*tiny(path, tmp_path / "run", "--target", "outcome", "--ignore", "id", "--standardise"))
+    assert found["config"]["sizes"] == [16, 6, 3] and found["results"]["n_test"] == 18
+    # New rows need the features alone, in any order; they are standardised as the training rows were.
+    new = tmp_path / "new.csv"
+    with new.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([f"f{i}" for i in reversed(range(16))])
+        writer.writerows([[10.0 + 5.0 * v for v in reversed(row)] for row in x.tolist()])
+    rows = call_json("predict", tmp_path / "run", new, "--mode", "mean")["rows"]
+    assert len(rows) == 90 and {"p_a", "p_b", "p_c", "decision"} <= set(rows[0])
+    from fastlbbnn import predict
+    from fastlbbnn.training import load_run
+
+    raw = Source(str(path), options={"target": "outcome", "ignore": ["id"]}).load().x_train.double()
+    scaled = ((10.0 + 5.0 * x.double()) - raw.mean(0)) / raw.std(0, correction=0)
+    p = predict(load_run(tmp_path / "run").model(), scaled.float(), mode="mean")
+    got = np.array([[row[f"p_{c}"] for c in "abc"] for row in rows])
+    # Both go through float32 features of size 1: a few units in their last place.
+    assert got == pytest.approx(p.numpy(), abs=1e-5)
+
+
+def test_evaluate_writes_what_it_shows(run):
+    found = call_json("evaluate", run, "--samples", 3)
+    assert json.loads((run / "results.json").read_text()) == found
+    assert {row["R"] for row in found["rows"]} == {1, 3}
+    out = call("evaluate", run, "--samples", 3).stdout
+    for row in found["rows"]:
+        assert f"{row['accuracy']:.4f}" in out
+
+
+def test_report_writes_a_page(run, tmp_path, monkeypatch):
+    # How figures look is tested with them; drawing takes long.
+    monkeypatch.setattr("fastlbbnn.plots.as_bytes", lambda *_, **__: b"figure")
+    found = call_json("report", run, "-o", tmp_path / "page.html", "--samples", 5)
+    assert found["bytes"] == (tmp_path / "page.html").stat().st_size
+    assert "LBBNN-GP-MF on columns" in (tmp_path / "page.html").read_text()
+
+
+def test_predict_writes_probabilities_uncertainty_and_decisions(run, data, tmp_path):
+    call("predict", run, data, "-o", tmp_path / "p.csv", "--samples", 20, "--doubt", 0.9)
+    with (tmp_path / "p.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 60
+    assert list(rows[0]) == [
+        "row",
+        "p_0",
+        "p_1",
+        "p_2",
+        "confidence",
+        "entropy",
+        "mutual_information",
+        "decision",
+    ]
+    for row in rows:
+        p = [float(row[f"p_{c}"]) for c in range(3)]
+        # Written with seven digits.
+        assert sum(p) == pytest.approx(1.0, abs=1e-6) and float(row["confidence"]) == max(p)
+        assert float(row["mutual_information"]) <= float(row["entropy"]) + 1e-6
+        assert row["decision"] == (str(np.argmax(p)) if max(p) >= 0.9 else "doubt")
+    call("predict", run, data, "-o", tmp_path / "p.npz", "--samples", 20, "--doubt", 0.9)
+    with np.load(tmp_path / "p.npz") as arrays:
+        assert arrays["p_1"] == pytest.approx([float(row["p_1"]) for row in rows], rel=1e-6)
+        assert arrays["decision"].tolist() == [row["decision"] for row in rows]
+    shown = call("predict", run, data, "--samples", 20, "--doubt", 0.9).stdout
+    assert shown == (tmp_path / "p.csv").read_text()
+
+
+def test_select_writes_the_network_that_it_describes(run, tmp_path):
+    found = call_json("select", run, "-o", tmp_path / "small.safetensors")
+    network = read_artifact(tmp_path / "small.safetensors")
+    assert found["active"] == sum(layer.nnz for layer in network.layers)
+    assert found["threshold"] == found["asked"] == 0.5
+    assert sum(layer["kept"] for layer in found["layers"]) == found["kept"] < found["weights"]
+    assert "weights" in call("select", run).stdout and (run / "selected.safetensors").exists()
+
+
+def test_select_resolves_a_network_without_a_path_and_says_so(run):
+    result = call("select", run, "--threshold", 0.9999999)
+    assert "no path has all its weights above 1" in result.stderr
+    found = call_json("select", run, "--threshold", 0.9999999)
+    assert 0.0 < found["threshold"] < 0.9999999 and found["active"] > 0
+
+
+def test_methods_can_be_listed():
+    out = call("train", "digits", "--method", "list").stdout
+    assert "LBBNN-GP-MVN" in out and "BNN-HP-MF" in out and "FNN" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "DATA", "--method", "nothing"], "expected one of LBBNN-GP-MF"),
+        (["train", "DATA", "--recipe", "secret"], "has no recipe 'secret'"),
+        (["train", "DATA", "--hidden", "many"], "many"),
+        (["train", "DATA", "--epochs", "0"], "--epochs"),
+        (["train", "DATA", "--validation", "2"], "between 0 and 1"),
+        (["train", "digits", "--target", "x", "--out", "TMP/t"], "no option of 'digits'"),
+        (["predict", "RUN", "DATA", "--mode", "guess"], "guess"),
+        (["predict", "RUN", "DATA", "--doubt", "2"], "probability in [0, 1]"),
+        (["predict", "RUN", "DATA", "-o", "x.txt"], "ends in .csv or .npz"),
+        (["select", "RUN", "--threshold", "1"], "probability in [0, 1)"),
+        (["bench", "784"], "784-400-600-10"),
+        (["bench", "--temperature", "0"], "positive"),
+        (["evaluate"], "Missing argument"),
+    ],
+)
+def test_a_wrong_call_exits_with_2_and_says_why(arguments, message, run, data, tmp_path):
+    places = {"DATA": str(data), "RUN": str(run), "TMP/t": str(tmp_path / "t")}
+    result = call(*[places.get(a, a) for a in arguments], code=2)
+    assert message in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["evaluate", "TMP"], "is no run folder"),
+        (["report", "TMP"], "is no run folder"),
+        (["predict", "RUN", "TMP/missing.npz"], "there is no file"),
+        (["predict", "RUN", "TMP/wrong.npz"], "takes 16"),
+        (["predict", "RUN", "DATA", "--network", "first"], "has no network 'first'"),
+        (["train", "TMP/missing.csv", "--out", "TMP/r"], "there is no file"),
+        (["train", "surprise", "--out", "TMP/r"], "expected one of digits"),
+    ],
+)
+def test_a_failure_raises_what_main_prints_with_exit_status_1(arguments, error, run, data, tmp_path):
+    np.savez(tmp_path / "wrong.npz", x=np.zeros((3, 5)))
+    places = {"DATA": data, "RUN": run, "TMP": tmp_path}
+    given = [str(places.get(a, a)).replace("TMP/", f"{tmp_path}/") for a in arguments]
+    result = call(*given, code=1)
+    assert isinstance(result.exception, (ValueError, OSError)) and error in str(result.exception)
+    assert not (tmp_path / "r").exists()
+
+
+def test_an_interrupted_training_exits_with_130_and_says_how_to_go_on(data, tmp_path, monkeypatch):
+    from fastlbbnn.training import trainer
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer._Trainer, "_train_epoch", interrupt)
+    result = call(*tiny(data, tmp_path / "run"), code=130)
+    assert "the same command again continues" in result.stderr
+    monkeypatch.undo()
+    assert call_json(*tiny(data, tmp_path / "run"))["config"]["status"] == "finished"
+
+
+def test_bench_compares_with_a_plain_network():
+    found = call_json("bench", "12-8-3", "--seconds", 0, "--batch", 5)
+    assert [row["network"] for row in found["rows"]] == ["plain", "dense BNN", "LBBNN"]
+    assert found["rows"][0]["ratio"] == 1.0 and all(row["rounds"] >= 5 for row in found["rows"])
+
+
+def test_info_as_json():
+    found = call_json("info")
+    assert found["backends"]["reference"] is None and "torch" in found

@@ -1,0 +1,87 @@
+"""Predictions as a table."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fastlbbnn import answers
+from fastlbbnn.nn import MLP
+
+
+def fixed(weight: torch.Tensor) -> nn.Module:
+    """A plain network whose outputs are x times the weights."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+    return nn.Sequential(layer)
+
+
+def test_a_confident_row_is_decided_and_another_is_a_doubt():
+    x = torch.tensor([[10.0], [0.1]])
+    network = fixed(torch.tensor([[0.0], [1.0]]))
+    table = answers.answer(network, x, "categorical", mode="mean", class_names=("cat", "dog"))
+    p = torch.tensor([10.0, 0.1], dtype=torch.float64).sigmoid().numpy()
+    assert table["p_dog"] == pytest.approx(p) and table["p_cat"] == pytest.approx(1.0 - p)
+    assert table["decision"].tolist() == ["dog", "doubt"]
+    # One network: nothing that draws could disagree on.
+    assert table["mutual_information"].tolist() == [0.0, 0.0]
+    expected = -(p * np.log(p) + (1 - p) * np.log1p(-p))
+    # float32 probabilities close to 1 carry an error of 2^-24, which 1 - p multiplies by log(1 - p) ~ 10.
+    assert table["entropy"] == pytest.approx(expected, abs=10 * 2.0**-23)
+    assert answers.summary(table, torch.tensor([1, 0])) == {"count": 2, "doubts": 1, "accuracy": 0.5}
+
+
+def test_one_logit_is_two_classes():
+    table = answers.answer(
+        fixed(torch.tensor([[1.0]])), torch.tensor([[0.0], [5.0]]), "bernoulli", mode="mean"
+    )
+    assert table["p_0"] + table["p_1"] == pytest.approx(1.0) and table["p_1"][0] == 0.5
+    assert table["decision"].tolist() == ["doubt", "1"]
+
+
+def test_numbers_have_means_and_intervals_of_the_draws():
+    torch.manual_seed(0)
+    network, x = MLP(3, 4, 2), torch.rand(5, 3)
+    table = answers.answer(network, x, "gaussian", samples=200, seed=7)
+    assert list(table) == ["mean_1", "lower_1", "upper_1", "mean_2", "lower_2", "upper_2"]
+    from fastlbbnn import predict
+
+    draws = predict(
+        network,
+        x,
+        samples=200,
+        transform=lambda y: y,
+        average=False,
+        generator=torch.Generator().manual_seed(7),
+    )
+    assert table["mean_2"] == pytest.approx(draws.mean(0)[:, 1].numpy())
+    inside = (draws[..., 0] >= torch.from_numpy(table["lower_1"])) & (
+        draws[..., 0] <= torch.from_numpy(table["upper_1"])
+    )
+    # Five of 200 draws lie beyond each end.
+    assert inside.double().mean(0).tolist() == pytest.approx([0.95] * 5)
+    single = answers.answer(network, x, "poisson", mode="mean")
+    assert list(single) == ["mean_1", "mean_2"] and (single["mean_1"] > 0).all()
+
+
+def test_the_seed_decides_the_draws():
+    network, x = MLP(3, 4, 2), torch.rand(5, 3)
+    a, b, c = (answers.answer(network, x, "categorical", seed=seed)["entropy"] for seed in (1, 1, 2))
+    assert a.tolist() == b.tolist() != c.tolist()
+
+
+def test_a_file_is_what_the_screen_shows(tmp_path):
+    table = answers.answer(MLP(3, 4, 2), torch.rand(5, 3), "categorical")
+    shown = io.StringIO()
+    answers.write_csv(table, shown)
+    answers.write(table, tmp_path / "new" / "p.csv")
+    assert (tmp_path / "new" / "p.csv").read_text() == shown.getvalue()
+    answers.write(table, tmp_path / "p.npz")
+    with np.load(tmp_path / "p.npz") as arrays:
+        assert {k: arrays[k].tolist() for k in arrays} == {k: v.tolist() for k, v in table.items()}
+    assert answers.as_rows(table)[3]["entropy"] == table["entropy"][3]
