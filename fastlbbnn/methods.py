@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from . import nn as layers
-from .nn import MLP, GaussianLinear, LBBNNLinear
+from .nn import MLP, GaussianLinear, LBBNNLinear, MixtureLinear
 from .nn.modes import WeightMode
 from .priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, Prior
 
@@ -102,7 +102,8 @@ def _dense(layer: str) -> Callable[..., nn.Module]:
         **kwargs: Any,
     ) -> nn.Module:
         if sigma2 is not None:
-            kwargs["prior"] = FixedPrior(sigma2=sigma2)
+            gaussian = layer == "GaussianLinear"
+            kwargs |= {"prior": FixedPrior(sigma2=sigma2)} if gaussian else {"sigma2": sigma2}
         network = MLP(*sizes, layer=getattr(layers, layer), **kwargs)
         _start(network, start, None)
         return network
@@ -126,7 +127,7 @@ def _start(network: nn.Module, scheme: str, logits: tuple[float, float] | None) 
     if scheme not in ("default", "paper"):
         raise ValueError(f"start={scheme!r}; expected 'default' or 'paper'")
     for layer in network.modules():
-        if scheme == "paper" and isinstance(layer, (LBBNNLinear, GaussianLinear)):
+        if scheme == "paper" and isinstance(layer, (LBBNNLinear, GaussianLinear, MixtureLinear)):
             for mean, scale in ((layer.kappa, layer.rho), (layer.bias_kappa, layer.bias_rho)):
                 if mean is not None:
                     mean.uniform_(-0.2, 0.2)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
 
+from .._checks import check_positive_int
+from .._memory import staggered_empty
 from .modes import Pass, WeightMode
 
 #: The kinds of parameters that have a step size of their own (``fastlbbnn.param_groups``).
@@ -68,6 +73,13 @@ class BayesianLayer(nn.Module):
                 "sample axis (add it with fastlbbnn.expand_samples)"
             )
 
+    def _refuse_sampled_kl(self, current: Pass) -> None:
+        if current.kl == "sampled":
+            raise ValueError(
+                f"kl='sampled' is an estimate of latent binary and Gaussian layers; {type(self).__name__} "
+                "has its own KL: use kl='closed'"
+            )
+
     def _rows(self, x: Tensor, current: Pass) -> Tensor:
         """``x`` as [M, K], or [samples, M, K] where each sample has its own."""
         if current.samples is None:
@@ -75,3 +87,40 @@ class BayesianLayer(nn.Module):
         if x.stride(0) == 0:
             return x[0].reshape(-1, self.in_features)
         return x if x.dim() == 3 else x.reshape(current.samples, -1, self.in_features)
+
+
+class GaussianWeights(BayesianLayer):
+    """Independent Gaussian weights and biases: means ``kappa`` and standard deviations softplus(rho)."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, device=None, dtype=None
+    ) -> None:
+        super().__init__()
+        self.in_features = check_positive_int("in_features", in_features)
+        self.out_features = check_positive_int("out_features", out_features)
+        kwargs = {"device": device, "dtype": dtype}
+        shape = (out_features, in_features)
+        self.kappa = nn.Parameter(staggered_empty(shape, 0, **kwargs))
+        self.rho = nn.Parameter(staggered_empty(shape, 1, **kwargs))
+        for name in ("bias_kappa", "bias_rho"):
+            value = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
+            self.register_parameter(name, value)
+
+    def reset_parameters(self) -> None:
+        """Means as in ``nn.Linear``, scales a tenth of their spread."""
+        bound = 1.0 / math.sqrt(self.in_features)
+        rho = math.log(math.expm1(0.1 * bound))
+        with torch.no_grad():
+            self.kappa.uniform_(-bound, bound)
+            self.rho.uniform_(rho - 0.5, rho + 0.5)
+            if self.bias_kappa is not None:
+                self.bias_kappa.uniform_(-bound, bound)
+                self.bias_rho.uniform_(rho - 0.5, rho + 0.5)
+
+    def _gaussian(self) -> tuple[Tensor | None, ...]:
+        """kappa, rho, bias_kappa, bias_rho, as fast as they can be had."""
+        p = self._parameters
+        return p["kappa"], p["rho"], p["bias_kappa"], p["bias_rho"]
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, bias={self.bias_kappa is not None}"

@@ -5,5 +5,13 @@ from .gated_linear import GatedLinearFunction
 from .gated_mlp import GatedMLPFunction
 from .kl_sums import KLSumsFunction
 from .local_linear import LocalLinearFunction
+from .mixture_linear import MixtureLinearFunction
 
-__all__ = ["GatedLinearFunction", "GatedMLPFunction", "KLSumsFunction", "LocalLinearFunction", "inspect"]
+__all__ = [
+    "GatedLinearFunction",
+    "GatedMLPFunction",
+    "KLSumsFunction",
+    "LocalLinearFunction",
+    "MixtureLinearFunction",
+    "inspect",
+]

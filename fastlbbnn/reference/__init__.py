@@ -13,11 +13,13 @@ from .gated_linear import (
     sampled_kl_sums,
 )
 from .local_linear import local_linear
+from .mixture_linear import ScaleMixture, mixture_linear
 from .noise import LOGIT_KEY, Stream, gate_logistics, gate_uniforms, normals
 from .sums import expand_blocks, grid_shape, kl_sums, log_softplus, softplus
 
 __all__ = [
     "LOGIT_KEY",
+    "ScaleMixture",
     "Stream",
     "expand_blocks",
     "gate_logistics",
@@ -28,6 +30,7 @@ __all__ = [
     "kl_sums",
     "local_linear",
     "log_softplus",
+    "mixture_linear",
     "normals",
     "sample_bias",
     "sample_gates",

@@ -1,0 +1,128 @@
+"""Concrete dropout: a layer that learns how often it drops its inputs (BNN-GP-CMF in the paper)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import functional
+from .._checks import check_positive_int, check_temperature
+from .._memory import staggered_empty
+from ..reference.sums import negative_entropy
+from .base import BayesianLayer
+from .draws import logistics
+from .modes import WeightMode, current_pass
+from .recording import is_recording, leave_kl
+
+
+class ConcreteDropoutLinear(BayesianLayer):
+    """Dropout as a posterior (Gal, Hron and Kendall, 2017): one learned rate ``p`` a layer.
+
+    An input is kept with probability alpha = 1 - p, with all its weights M = kappa/alpha, so that
+    kappa is the posterior mean. A point mass at M has no density, so q is a mixture of two Gaussians of
+    a width s that is small and fixed, and what depends on s alone is left out of its divergence from
+    N(0, sigma2). For K inputs, kappa [N, K] and biases b:
+
+        KL = (|kappa|^2/alpha + |b|^2)/(2 sigma2) + K (alpha log alpha + (1-alpha) log(1-alpha)).
+
+    A training pass relaxes the masks, one an observation: z = sigmoid((omega - logit u)/temperature)
+    with alpha = sigmoid(omega). A sampled pass draws networks: one binary mask a sample, the same for all
+    observations. The mean pass has no noise. There is no pruning rule, so the median modes are the sampled
+    and the mean one.
+
+    Args:
+        in_features, out_features, bias: as in ``nn.Linear``.
+        dropout: the rate p to start from.
+        temperature: of the relaxed masks.
+        sigma2: prior variance of weights and biases.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        dropout: float = 0.1,
+        temperature: float = 0.1,
+        sigma2: float = 1.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        self.in_features = check_positive_int("in_features", in_features)
+        self.out_features = check_positive_int("out_features", out_features)
+        check_temperature(temperature)
+        if not 0.0 < dropout < 1.0:
+            raise ValueError(f"dropout={dropout}; expected a rate strictly between 0 and 1")
+        if not 0.0 < sigma2 < math.inf:
+            raise ValueError(f"sigma2={sigma2}; expected a positive variance")
+        self.dropout, self.temperature, self.sigma2 = float(dropout), float(temperature), float(sigma2)
+        kwargs = {"device": device, "dtype": dtype}
+        self.kappa = nn.Parameter(staggered_empty((out_features, in_features), 0, **kwargs))
+        bias_kappa = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
+        self.register_parameter("bias_kappa", bias_kappa)
+        #: Logit of the probability that an input is kept.
+        self.omega = nn.Parameter(torch.empty((), **kwargs))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Means as in ``nn.Linear``, the rate that was asked for."""
+        bound = 1.0 / math.sqrt(self.in_features)
+        with torch.no_grad():
+            self.kappa.uniform_(-bound, bound)
+            if self.bias_kappa is not None:
+                self.bias_kappa.uniform_(-bound, bound)
+            self.omega.fill_(math.log1p(-self.dropout) - math.log(self.dropout))
+
+    def dropout_rate(self) -> float:
+        """p, the posterior probability that an input is dropped."""
+        return torch.sigmoid(-self.omega.detach()).item()
+
+    def kl(self) -> Tensor:
+        square = self.kappa.square().sum() / torch.sigmoid(self.omega)
+        if self.bias_kappa is not None:
+            square = square + self.bias_kappa.square().sum()
+        return square / (2.0 * self.sigma2) + self.in_features * negative_entropy(self.omega)
+
+    def density(
+        self, mode: WeightMode | str = WeightMode.MEDIAN_MEAN, threshold: float = 0.5
+    ) -> float:
+        """Share of the weights that a mode uses: drawn networks keep 1 - p, means keep all."""
+        return 1.0 - self.dropout_rate() if WeightMode(mode).random else 1.0
+
+    def step_groups(self) -> dict[str, list[nn.Parameter]]:
+        weights = [p for p in (self.kappa, self.bias_kappa) if p is not None]
+        return {"weights": weights, "inclusion": [self.omega]}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., in_features] -> [..., out_features]``."""
+        current = current_pass()
+        mode = self._pass_mode(current)
+        self._check_input(x, current)
+        self._refuse_sampled_kl(current)
+        if not mode.random:
+            return F.linear(x, self.kappa, self.bias_kappa)
+        if is_recording():
+            leave_kl(self, self.kl())
+        rows, samples = self._rows(x, current), current.samples or 1
+        relaxed = mode is WeightMode.RELAXED
+        seed = functional.draw_seed(current.generator, x.device)
+        noise = logistics(seed, samples, rows.shape[-2] if relaxed else 1, self.in_features, rows)
+        if relaxed:
+            kept = torch.sigmoid((self.omega - noise) / self.temperature)
+        else:
+            kept = (noise < self.omega).to(x.dtype)
+        scaled = kept / torch.sigmoid(self.omega)
+        rows = rows * (scaled[0] if current.samples is None else scaled)
+        y = F.linear(rows, self.kappa, self.bias_kappa)
+        return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_features}, {self.out_features}, bias={self.bias_kappa is not None}, "
+            f"temperature={self.temperature:g}, sigma2={self.sigma2:g}"
+        )
