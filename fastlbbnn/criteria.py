@@ -13,9 +13,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from .laplace import most_probable_signs
 from .likelihoods import Likelihood
 from .metrics import nll_of_draws
-from .nn.inclusion import MeanField
+from .nn.inclusion import MeanField, RandomLogits
 from .nn.linear import _CERTAIN, BayesianLinear
 from .nn.modes import WeightMode
 from .objective import bayesian_layers
@@ -170,24 +171,25 @@ class MostProbableModel(NamedTuple):
     """The indicators of every Bayesian layer in order, bool on its grid of blocks (None without)."""
 
     indicators: list[Tensor | None]
-    log_probability: float  # log q(gamma) in nats; an estimate where logits are random
+    log_probability: float  # log q(gamma) in nats; Laplace's approximation where logits are random
 
 
 @torch.no_grad()
 def most_probable_model(
-    model: nn.Module, *, draws: int = 1000, starts: int = 4, generator: torch.Generator | None = None
+    model: nn.Module, *, starts: int = 0, generator: torch.Generator | None = None
 ) -> MostProbableModel:
     """The structure gamma with the largest posterior probability q(gamma).
 
     With independent indicators this is exact, and the median probability model: every factor of
     q(gamma) = prod alpha^gamma (1-alpha)^(1-gamma) is largest by itself.
 
-    With random logits, q(gamma) = E prod sigmoid(s omega) over omega ~ N(xi, Sigma), s = 2 gamma - 1, has no
-    closed form, and its maximum can differ from the median model. The expectation is a mean over
-    ``draws`` of omega, and the maximum is searched for by changing one indicator at a time, to the best
-    neighbour until there is none, from the median model and from the signs of ``starts`` draws. Rows
-    that are independent are searched apart. The result is at least as probable as the median model, and
-    no single change improves it, both to the accuracy of the mean.
+    With random logits, q(gamma) = E prod sigmoid(s omega) over omega ~ N(xi, Sigma), s = 2 gamma - 1, and its
+    maximum can differ from the median model. It is searched for from the median model, by changes of
+    indicators that make gamma more probable (``laplace.most_probable_signs``), so it is at least as
+    probable as that, and a local maximum; both to the accuracy of Laplace's approximation to q. ``starts``
+    more searches, from the signs of draws of omega, find better maxima where logits depend strongly. Rows
+    that are independent are searched apart. A row of K inputs takes some 10 K^3 operations, so that layers
+    of many hundred inputs take minutes.
 
     ``with_structure(model, result.indicators)`` is a network with this structure.
     """
@@ -197,63 +199,27 @@ def most_probable_model(
         inclusion = getattr(layer, "inclusion", None)
         if inclusion is None:
             indicators.append(None)
-        elif getattr(inclusion, "random", False):
-            chosen, log_q = _most_probable_random(inclusion, draws, starts, generator)
+        elif inclusion.random:
+            chosen, log_q = _most_probable_random(inclusion, starts, generator)
             indicators.append(chosen)
             total += log_q
         else:
-            omega = inclusion()
+            omega = inclusion.location()
             indicators.append(omega > 0.0)
             total += nn.functional.logsigmoid(omega.double().abs()).sum().item()
     return MostProbableModel(indicators, total)
 
 
 def _most_probable_random(
-    inclusion: nn.Module, draws: int, starts: int, generator: torch.Generator | None
+    inclusion: RandomLogits, starts: int, generator: torch.Generator | None
 ) -> tuple[Tensor, float]:
-    xi = inclusion.xi.double()
+    xi = inclusion.location()
+    options = {"starts": starts, "generator": generator}
     if inclusion.over == "layer":  # all indicators depend on each other: one long row
-        chosen, log_q = _search(xi.flatten() + _noise(inclusion.covariance(), draws, generator), starts)
-        return chosen.view_as(xi), log_q
-    # Rows with one covariance may share the noise: each has its own expectation.
-    shared = _noise(inclusion.covariance(), draws, generator) if inclusion.over == "inputs" else None
-    rows, total = [], 0.0
-    for i, location in enumerate(xi):
-        noise = _noise(inclusion.row_covariance(i), draws, generator) if shared is None else shared
-        chosen, log_q = _search(location + noise, starts)
-        rows.append(chosen)
-        total += log_q
-    return torch.stack(rows), total
-
-
-def _noise(covariance: Tensor, draws: int, generator: torch.Generator | None) -> Tensor:
-    """Draws of N(0, covariance), [draws, cols]; each comes with its negative, which costs nothing."""
-    factor = torch.linalg.cholesky(covariance.double())
-    half = torch.randn(-(-draws // 2), len(factor), dtype=torch.float64, generator=generator)
-    noise = half.to(factor.device) @ factor.T
-    return torch.cat((noise, -noise))
-
-
-def _search(omega: Tensor, starts: int) -> tuple[Tensor, float]:
-    """The gamma [cols] with the largest mean_r prod_k sigmoid(s_k omega_rk), as far as single changes go."""
-    median = torch.sigmoid(omega).mean(0) > 0.5
-    best, best_value = median, -math.inf
-    for gamma in (median, *(omega[:starts] > 0.0)):
-        sign = torch.where(gamma, 1.0, -1.0).to(omega)
-        log_p = nn.functional.logsigmoid(sign * omega).sum(1)  # of each draw of omega
-        value = torch.logsumexp(log_p, 0)
-        while True:
-            # log sigmoid(-z) = log sigmoid(z) - z: what a change of each indicator would give.
-            changed = torch.logsumexp(log_p[:, None] - sign * omega, 0)
-            k = int(changed.argmax())
-            if changed[k] <= value + 1e-9:  # no more than rounding
-                break
-            log_p = log_p - sign[k] * omega[:, k]
-            sign[k] = -sign[k]
-            value = changed[k]
-        if value > best_value:
-            best, best_value = sign > 0.0, value.item()
-    return best, best_value - math.log(len(omega))
+        signs, log_q = most_probable_signs(xi.flatten(), inclusion.covariance(), **options)
+        return (signs > 0.0).view_as(xi), log_q
+    rows = [most_probable_signs(xi[i], inclusion.row_covariance(i), **options) for i in range(len(xi))]
+    return torch.stack([signs > 0.0 for signs, _ in rows]), sum(log_q for _, log_q in rows)
 
 
 @torch.no_grad()

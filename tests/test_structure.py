@@ -90,6 +90,18 @@ def test_the_connecting_threshold_is_the_largest_that_connects(seed, dtype):
     assert connecting_threshold(model, best / 2) == best / 2
 
 
+@pytest.mark.parametrize("family", ["mvn", "low-rank"])
+def test_random_logits_connect_by_their_marginal_probabilities(family):
+    torch.manual_seed(0)
+    model = MLP(6, 5, 4, 2, inclusion=family)
+    for layer in layers_of(model):
+        nn.init.normal_(layer.inclusion.xi, mean=-2.0)
+    best = max(min(alpha) for _, alpha in paths(model))
+    assert bottleneck(model) == best < 0.5
+    found = connecting_threshold(model)
+    assert found < best and is_connected(model, found) and not is_connected(model, best)
+
+
 def test_every_output_is_found_by_its_own_best_path():
     model = with_probabilities([[0.9, 0.2], [0.4, 0.6]], [[0.3, 0.7], [0.1, 0.2]])
     # Output 0 through unit 1 and input 1: min(0.6, 0.7).

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from .. import _extension, reference
 from .._checks import check_positive_int, check_samples
 from ..functional import draw_seed
+from ..likelihoods import Likelihood, as_likelihood
 from . import _library
 from .artifact import read_artifact, write_artifact
 from .check import check_network
@@ -27,10 +28,6 @@ from .sampling import SampledLayers, sample_layers
 
 #: Batch sizes whose plans are remembered.
 _REMEMBERED = 256
-
-
-def _softmax(logits: Tensor) -> Tensor:
-    return logits.softmax(-1)
 
 
 @functools.cache
@@ -285,11 +282,14 @@ class SparseModel:
         x: Tensor,
         *,
         samples: int | None = None,
-        transform: Callable[[Tensor], Tensor] = _softmax,
+        likelihood: str | Likelihood = "categorical",
+        transform: Callable[[Tensor], Tensor] | None = None,
         average: bool = True,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """As ``fastlbbnn.predict`` in mode "median" with ``samples``, else in mode "median-mean"."""
+        if transform is None:
+            transform = as_likelihood(likelihood).mean
         if samples is None:
             outputs = transform(self(x))
             return outputs if average else outputs.unsqueeze(0)

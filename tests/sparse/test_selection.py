@@ -260,3 +260,11 @@ def test_selected_networks_pass_their_own_check():
 def test_the_library_is_in_use():
     """The rest of these tests would pass without it, through torch alone."""
     assert _library.unavailable() is None
+
+
+@pytest.mark.parametrize("likelihood", ["categorical", "bernoulli", "gaussian", "poisson"])
+def test_predictions_follow_the_likelihood(likelihood):
+    model = trained(12, 9, 4)
+    x = inputs(5, 12)
+    expected = fastlbbnn.predict(model, x, mode="median-mean", likelihood=likelihood)
+    assert_equal_to_rounding(fastlbbnn.select(model).predict(x, likelihood=likelihood), expected)
