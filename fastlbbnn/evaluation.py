@@ -23,7 +23,7 @@ from .methods import Method, Prediction
 from .nn.modes import WeightMode
 from .objective import bayesian_layers
 from .prediction import density, predict
-from .structure import layer_structure, resolve_threshold
+from .structure import layer_structure, resolve_threshold, structure_of
 from .training.pruning import weight_density
 from .training.run import Run, write_json
 
@@ -94,10 +94,10 @@ def _rows_of(
         each = [_figures(draw, dataset) for draw in draws]
         # The doubt option is for averaged predictions, as in the paper's tables.
         single = {k: sum(f[k] for f in each) / len(each) for k in each[0] if not k.endswith("_at_095")}
-        rows.append({**about, "R": 1, **single, "density": _density(model, mode, threshold, 1)})
+        rows.append({**about, "R": 1, **single, "density": _density(model, prediction, threshold, 1)})
     averaged = _figures(draws.mean(0), dataset)
     rows.append({
-        **about, "R": len(draws), **averaged, "density": _density(model, mode, threshold, len(draws)),
+        **about, "R": len(draws), **averaged, "density": _density(model, prediction, threshold, len(draws)),
     })
     return rows
 
@@ -117,10 +117,13 @@ def _figures(p: Tensor, dataset: Dataset) -> dict[str, float]:
     }
 
 
-def _density(model: nn.Module, mode: WeightMode, threshold: float, samples: int) -> float:
-    if bayesian_layers(model):
-        return density(model, mode, threshold, samples)
-    return weight_density(model)
+def _density(model: nn.Module, prediction: Prediction, threshold: float, samples: int) -> float:
+    if not bayesian_layers(model):
+        return weight_density(model)
+    if prediction.gamma == "PRN":
+        # A pruned unit takes the weights into it along: what is left is what is between units that are left.
+        return structure_of(model).active_density
+    return density(model, prediction.mode, threshold, samples)
 
 
 def layer_rows(model: nn.Module, threshold: float = 0.5) -> list[dict[str, Any]]:
