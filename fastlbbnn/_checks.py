@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ._mixed import may_mix
 from .reference.sums import grid_shape
 
 PARAMETER_NAMES = ("kappa", "rho", "omega", "bias_kappa", "bias_rho")
@@ -100,7 +101,12 @@ def check_input(x: Tensor, kappa: Tensor, samples: int) -> None:
         )
     if x.dim() == 3 and x.shape[0] != samples:
         raise ValueError(f"x is {_shape(x)}, with {x.shape[0]} samples; expected samples={samples}")
-    _check_like("x", x, kappa)
+    if not may_mix(x.dtype, kappa.dtype):
+        raise TypeError(
+            f"x is {x.dtype} and kappa is {kappa.dtype}; expected one dtype, or bfloat16 or float16 beside "
+            f"float32 parameters (convert with .to({kappa.dtype}))"
+        )
+    _check_device("x", x, kappa)
 
 
 def _check_like(name: str, t: Tensor, kappa: Tensor) -> None:
@@ -109,6 +115,10 @@ def _check_like(name: str, t: Tensor, kappa: Tensor) -> None:
             f"{name} is {t.dtype} and kappa is {kappa.dtype}; expected one dtype "
             f"(convert with .to({kappa.dtype}))"
         )
+    _check_device(name, t, kappa)
+
+
+def _check_device(name: str, t: Tensor, kappa: Tensor) -> None:
     if t.device != kappa.device:
         raise ValueError(
             f"{name} is on {t.device} and kappa on {kappa.device}; expected one device "

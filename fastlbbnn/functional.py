@@ -17,6 +17,7 @@ from ._checks import (
     check_temperature,
     explain_failure,
 )
+from ._mixed import autocast, without_autocast
 
 Block = tuple[int, int]
 
@@ -70,7 +71,9 @@ def gated_linear(
     gates are 0 or 1, Bernoulli(sigmoid(omega)), and omega gets no gradient from the outputs.
 
     Args:
-        x: inputs ``[M, K]``, shared by all samples, or ``[samples, M, K]``.
+        x: inputs ``[M, K]``, shared by all samples, or ``[samples, M, K]``, in the parameters' dtype or
+            in bfloat16 or float16 beside float32 parameters. Within ``torch.autocast`` float32 inputs are
+            converted to its dtype.
         kappa, rho: means and untransformed scales ``[N, K]``.
         omega: logits of the indicators, ``[ceil(N/block[0]), ceil(K/block[1])]``; None: no gates.
         bias_kappa, bias_rho: the same for biases ``[N]``, which are never gated.
@@ -78,7 +81,9 @@ def gated_linear(
         backend: "auto", "triton", "cpp" or "reference"; None: what ``use_backend`` says.
 
     Returns:
-        Outputs ``[samples, M, N]`` and the sums H, A, A_w, T, S as a tensor ``[5]``.
+        Outputs ``[samples, M, N]`` in the dtype of x, and the sums H, A, A_w, T, S as a tensor ``[5]``.
+        Gradients have the dtypes of what they belong to. (Beside float32 parameters, an x in half precision
+        is multiplied in it on a GPU and summed in float32; on a CPU it is computed with in float32.)
     """
     check_block(block)
     check_samples(samples)
@@ -86,6 +91,7 @@ def gated_linear(
         check_temperature(temperature)
     check_parameters(kappa, rho, omega, bias_kappa, bias_rho, block)
     check_input(x, kappa, samples)
+    x = autocast(x)
     if seed is None:
         seed = draw_seed(device=x.device)
     check_seed("seed", seed, 1)
@@ -103,13 +109,21 @@ def gated_linear_unchecked(
 
     ``single`` leaves out the sample axis of a single draw.
     """
-    if backends.choose(kappa, backend) == "reference":
+    chosen = backends.choose(kappa, backend)
+    if chosen == "reference":
         explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
-        y, sums = reference.gated_linear(
-            x, kappa, rho, omega, bias_kappa, bias_rho, seed=seed, samples=samples, block=block,
-            temperature=temperature, hard=hard,
-        )
+        with without_autocast(x):
+            y, sums = reference.gated_linear(
+                x, kappa, rho, omega, bias_kappa, bias_rho, seed=seed, samples=samples, block=block,
+                temperature=temperature, hard=hard,
+            )
         return (y.squeeze(0) if single else y), sums
+    if chosen == "cpp" and x.dtype != kappa.dtype:
+        y, sums = gated_linear_unchecked(
+            x.to(kappa.dtype), kappa, rho, omega, bias_kappa, bias_rho, seed, samples, block, temperature,
+            hard, backend, single,
+        )
+        return y.to(x.dtype), sums
     try:
         return ops.GatedLinearFunction.apply(
             x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, block, temperature, hard,
@@ -142,7 +156,8 @@ def gated_mlp(
             ``gated_linear``); a layer's K is the N of the layer before.
         seeds: int64 tensor of one element a layer; drawn if None.
         blocks, temperatures: one a layer; by default (1, 1) and 1.
-        samples, hard, backend: as in ``gated_linear``.
+        samples, hard, backend: as in ``gated_linear``, and so are dtypes. (What lies between the layers has
+            the dtype of x; on a CPU an x in half precision stays float32 there.)
 
     Returns:
         Outputs ``[samples, M, N]`` and the five sums of every layer, ``[layers, 5]``.
@@ -169,6 +184,7 @@ def gated_mlp(
                 "outputs; expected as many"
             )
     check_input(x, parameters[0][0], samples)
+    x = autocast(x)
     if seeds is None:
         seeds = draw_seed(device=x.device, shape=(count,))
     check_seed("seeds", seeds, count)
@@ -181,13 +197,22 @@ def gated_mlp_unchecked(
 ) -> tuple[Tensor, Tensor]:
     """``gated_mlp`` for callers whose arguments are right by construction; parameters in one list."""
     layers = [parameters[i : i + 5] for i in range(0, len(parameters), 5)]
-    if backends.choose(parameters[0], backend) == "reference":
+    chosen = backends.choose(parameters[0], backend)
+    if chosen == "reference":
         for layer in layers:
             explain_failure(*layer)
-        y, sums = reference.gated_mlp(
-            x, layers, seeds=seeds, samples=samples, blocks=blocks, temperatures=temperatures, hard=hard
-        )
+        with without_autocast(x):
+            y, sums = reference.gated_mlp(
+                x, layers, seeds=seeds, samples=samples, blocks=blocks, temperatures=temperatures,
+                hard=hard,
+            )
         return (y.squeeze(0) if single else y), sums
+    if chosen == "cpp" and x.dtype != parameters[0].dtype:
+        y, sums = gated_mlp_unchecked(
+            x.to(parameters[0].dtype), parameters, seeds, samples, blocks, temperatures, hard, backend,
+            single,
+        )
+        return y.to(x.dtype), sums
     draw = (samples, [n for block in blocks for n in block], list(temperatures), hard)
     try:
         return ops.GatedMLPFunction.apply(x, seeds, draw, single, *parameters)
@@ -218,6 +243,7 @@ def local_linear(
     check_samples(samples)
     check_parameters(kappa, rho, omega, bias_kappa, bias_rho, (1, 1))
     check_input(x, kappa, samples)
+    x = autocast(x)
     if seed is None:
         seed = draw_seed(device=x.device)
     check_seed("seed", seed, 1)
@@ -230,12 +256,19 @@ def local_linear_unchecked(
     x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, backend=None, single=False
 ) -> tuple[Tensor, Tensor]:
     """``local_linear`` for callers whose arguments are right by construction; ``single`` as above."""
-    if backends.choose(kappa, backend) == "reference":
+    chosen = backends.choose(kappa, backend)
+    if chosen == "reference":
         explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
-        y, sums = reference.local_linear(
-            x, kappa, rho, omega, bias_kappa, bias_rho, seed=seed, samples=samples
-        )
+        with without_autocast(x):
+            y, sums = reference.local_linear(
+                x, kappa, rho, omega, bias_kappa, bias_rho, seed=seed, samples=samples
+            )
         return (y.squeeze(0) if single else y), sums
+    if chosen == "cpp" and x.dtype != kappa.dtype:
+        y, sums = local_linear_unchecked(
+            x.to(kappa.dtype), kappa, rho, omega, bias_kappa, bias_rho, seed, samples, backend, single
+        )
+        return y.to(x.dtype), sums
     try:
         return ops.LocalLinearFunction.apply(
             x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, single

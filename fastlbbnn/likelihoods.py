@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ._mixed import HALF
+
 # --- negative log-likelihoods, summed: what training needs ----------------------------------------
 
 
@@ -54,7 +56,12 @@ LIKELIHOODS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def negative_log_likelihood(
     output: Tensor, target: Tensor, likelihood: str | Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """The sum over observations, by name or by a function of one's own (which gives log p)."""
+    """The sum over observations, by name or by a function of one's own (which gives log p).
+
+    In float32 for a network that computes in half precision: a sum over a batch needs its digits.
+    """
+    if output.dtype in HALF:
+        output = output.float()
     if callable(likelihood):
         return -likelihood(output, target).sum()
     _check_name(likelihood)

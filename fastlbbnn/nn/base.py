@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .._checks import check_positive_int
 from .._memory import staggered_empty
+from .._mixed import may_mix
 from .modes import Pass, WeightMode
 
 #: The kinds of parameters that have a step size of their own (``fastlbbnn.param_groups``).
@@ -29,6 +30,8 @@ class BayesianLayer(nn.Module):
     in_features: int
     out_features: int
     kappa: nn.Parameter
+    #: Whether a layer of float32 takes inputs in half precision; outputs then have their dtype.
+    mixes_precision = False
 
     def kl(self) -> Tensor:
         """KL divergence from the prior, a sum in nats; where it needs a draw, one fresh draw's."""
@@ -63,7 +66,9 @@ class BayesianLayer(nn.Module):
             raise ValueError(
                 f"x is {list(x.shape)}; expected a last axis of {self.in_features} for {self}"
             )
-        if x.dtype is not kappa.dtype:
+        if x.dtype is not kappa.dtype and not (
+            self.mixes_precision and may_mix(x.dtype, kappa.dtype)
+        ):
             raise TypeError(f"x is {x.dtype} and the layer {kappa.dtype}; expected one dtype")
         if x.device != kappa.device:
             raise ValueError(f"x is on {x.device} and the layer on {kappa.device}; expected one device")

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from .. import functional, reference
 from .._checks import check_block, check_positive_int, check_temperature
 from .._memory import staggered_empty
+from .._mixed import autocast
 from ..priors import FixedPrior, Prior
 from .base import BayesianLayer
 from .inclusion import FAMILIES, Inclusion
@@ -30,6 +31,7 @@ _CERTAIN = 60.0
 class BayesianLinear(BayesianLayer):
     """What layers of the fused kernels share: Gaussian weights, five sums and a prior of them."""
 
+    mixes_precision = True
     #: Where the indicators come from; None for a layer without.
     inclusion: Inclusion | None
     #: Whether every draw has logits of its own.
@@ -158,13 +160,20 @@ class BayesianLinear(BayesianLayer):
         current = current_pass()
         mode = self._pass_mode(current)
         self._check_input(x, current)
+        x = autocast(x)
         if not mode.random:
-            return F.linear(x, self.mean_weight(mode, current.threshold), self.bias_kappa)
+            return self._mean_forward(x, self.mean_weight(mode, current.threshold))
         y, sums = self._sample(x, mode, current)
         leave_sums((self,), sums)
         if self.random_logits:
             self.leave_inclusion_kl(mode)
         return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
+
+    def _mean_forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype is weight.dtype:
+            return F.linear(x, weight, self.bias_kappa)
+        bias = None if self.bias_kappa is None else self.bias_kappa.to(x.dtype)
+        return F.linear(x, weight.to(x.dtype), bias)
 
     def draw_parameters(
         self, mode: WeightMode, current: Pass, seed: Tensor | None = None, once: bool = True

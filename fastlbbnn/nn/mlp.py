@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import functional
+from .._mixed import autocast
 from .base import BayesianLayer
 from .linear import BayesianLinear, LBBNNLinear
 from .modes import Pass, WeightMode, current_pass
@@ -51,6 +52,7 @@ class MLP(nn.Sequential):
 
         first = layers[0]
         first._check_input(x, current)
+        x = autocast(x)
         rows = first._rows(x, current)
         random_logits = mode is not WeightMode.MEDIAN and any(l.random_logits for l in layers)
         if current.samples is None or not random_logits:

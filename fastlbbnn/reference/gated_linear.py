@@ -67,7 +67,11 @@ def gated_linear(
     temperature: float = 1.0,
     hard: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """``x: [M, K]`` (shared) or ``[S, M, K]`` -> ``y: [S, M, N]`` and the five sums ``[5]``."""
+    """``x: [M, K]`` (shared) or ``[S, M, K]`` -> ``y: [S, M, N]`` and the five sums ``[5]``.
+
+    An ``x`` of another dtype than the parameters' is converted to theirs, and ``y`` back to its own.
+    """
+    given, x = x.dtype, x.to(kappa.dtype)
     outputs = []
     for s in range(samples):
         w = sample_weights(
@@ -77,7 +81,7 @@ def gated_linear(
         if bias_kappa is not None:
             y = y + sample_bias(bias_kappa, bias_rho, seed=seed, sample=s)
         outputs.append(y)
-    return torch.stack(outputs), kl_sums(kappa, rho, omega, bias_kappa, bias_rho, block=block)
+    return torch.stack(outputs).to(given), kl_sums(kappa, rho, omega, bias_kappa, bias_rho, block=block)
 
 
 def gated_mlp(

@@ -30,7 +30,10 @@ def local_linear(
     indicator a weight they are independent, so an activation has
 
         mean = x (alpha kappa)' + b,   var = x^2 (alpha (tau^2 + (1-alpha) kappa^2))' + tau_b^2.
+
+    An ``x`` of another dtype than the parameters' is converted to theirs, and ``y`` back to its own.
     """
+    given, x = x.dtype, x.to(kappa.dtype)
     tau2 = softplus(rho).square()
     if omega is None:
         mean_w, var_w = kappa, tau2
@@ -44,4 +47,4 @@ def local_linear(
     eps = torch.stack(
         [normals(seed, Stream.ACTIVATION, s, *mean.shape[-2:]) for s in range(samples)]
     ).to(x.dtype)
-    return mean + std * eps, kl_sums(kappa, rho, omega, bias_kappa, bias_rho)
+    return (mean + std * eps).to(given), kl_sums(kappa, rho, omega, bias_kappa, bias_rho)

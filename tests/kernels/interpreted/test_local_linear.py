@@ -6,7 +6,7 @@ import pytest
 import torch
 from fastlbbnn.kernels.configs import Tile
 from helpers import EPS32, make_parameters
-from kernel_agreement import LARGE, SEED, compare, compare_half, make_x, pinned, run
+from kernel_agreement import LARGE, SEED, compare, make_x, pinned, run
 
 from fastlbbnn import functional, reference
 
@@ -31,15 +31,6 @@ def test_samples_and_splits(samples, per_sample, splits, bias):
     x, parameters = make_x(20, 67, samples, per_sample), make_parameters(41, 67, bias=bias)
     with pinned(Tile(16, 32, 32, 4, 1), splits):
         compare("local_linear", x, parameters, seed=SEED, samples=samples)
-
-
-@pytest.mark.parametrize("samples,per_sample", [(1, False), (3, True)])
-def test_float16(samples, per_sample):
-    with pinned():
-        compare_half(
-            "local_linear", make_x(9, 41, samples, per_sample), make_parameters(23, 41), seed=SEED,
-            samples=samples,
-        )  # fmt: skip
 
 
 def test_float16_squares_do_not_overflow():
