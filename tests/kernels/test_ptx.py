@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import assert_agrees
-from ptx.kernel_cases import DSUMS, GATED, GRADIENTS, LOCAL, SEED, Case
+from ptx.kernel_cases import DSUMS, GATED, GRADIENTS, LOCAL, SEED, STEPPED, SUMS, Case
 
 from fastlbbnn import reference
 
@@ -31,7 +31,7 @@ def results(tmp_path_factory) -> dict:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (TESTS, *sys.path)))
     environment["OMP_NUM_THREADS"] = "1"
-    names = [*GATED, *LOCAL, "noise"]
+    names = [*GATED, *LOCAL, *SUMS, "noise"]
     script = TESTS / "ptx" / "kernel_cases.py"
     running = []
     for part in range(2):
@@ -110,7 +110,11 @@ def test_gated_linear_forward(results, name):
         assert_product("y", case, got["y"], exact["y"], x, weights(case).transpose(1, 2))
 
 
-@pytest.mark.parametrize("name", GATED)
+WRITTEN = [name for name, case in GATED.items() if not case.adam]
+STEPS = [name for name, case in {**GATED, **LOCAL}.items() if case.adam]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
 def test_gated_linear_parameter_gradients(results, name):
     """Products of given numbers, summed in float32, so that plain float32 is the measure.
 
@@ -141,6 +145,51 @@ def test_gated_linear_input_gradient(results, name):
     assert_product("dx", case, got["dx"], exact["dx"], dy, w)
 
 
+def stepped(case: Case, grads: dict, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Parameters and state after the step of Adam that torch would make with these gradients."""
+    avg, sq, hyper = case.adam_state()
+    found = {}
+    for i, p in enumerate(case.parameters()):
+        if p is None:
+            continue
+        lr, beta1, beta2, eps, step = hyper[5 * i : 5 * i + 5]
+        g, m, v = grads[GRADIENTS[i]].to(dtype), avg[i].to(dtype), sq[i].to(dtype)
+        m, v = m + (1 - beta1) * (g - m), beta2 * v + (1 - beta2) * g * g
+        denominator = v.sqrt() / (1 - beta2**step) ** 0.5 + eps
+        p = p.to(dtype) - lr / (1 - beta1**step) * m / denominator
+        found |= {STEPPED[i]: p, f"{STEPPED[i]}_avg": m, f"{STEPPED[i]}_sq": v}
+    return found
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_of_adam_in_place_of_the_gradients(results, name):
+    """Step sizes of 0.1 and more: the update is as large as the parameters it is added to."""
+    local, got = name in LOCAL, results[name]
+    case = LOCAL[name] if local else GATED[name]
+    exact, plain = (expected(case, dtype, local) for dtype in (torch.float64, torch.float32))
+    want = stepped(case, exact, torch.float64)
+    assert not {*GRADIENTS} & {*got}, "gradients were written"
+    measure = stepped(case, plain, torch.float32)
+    for key, value in want.items():
+        assert_agrees(key, got[key], measure[key], value)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_sums_alone(results, name):
+    case, got = SUMS[name], results[name]
+
+    def run(dtype):
+        given = [None if p is None else p.to(dtype).requires_grad_() for p in case.parameters()]
+        sums = reference.kl_sums(*given, block=case.block)
+        present = [(n, p) for n, p in zip(GRADIENTS, given) if p is not None]
+        grads = torch.autograd.grad((sums * DSUMS.to(dtype)).sum(), [p for _, p in present])
+        return {"sums": sums.detach(), **dict(zip([n for n, _ in present], grads))}
+
+    exact, plain = run(torch.float64), run(torch.float32)
+    for key, value in exact.items():
+        assert_agrees(key, got[key], plain[key], value)
+
+
 def test_local_linear_in_float32(results):
     case, got = LOCAL["local-fp32"], results["local-fp32"]
     exact, plain = (expected(case, dtype, local=True) for dtype in (torch.float64, torch.float32))
@@ -168,6 +217,57 @@ def test_local_linear_forward_in_bfloat16(results):
     worst = ((got["y"].double() - exact["y"]).abs() / allowed).max().item()
     assert worst <= 1.0, f"error {worst:.2f} times the bound"
     assert_agrees("sums", got["sums"], expected(case, torch.float32, True)["sums"], exact["sums"])
+
+
+def test_local_linear_backward_in_bfloat16(results):
+    """Gradients of local reparametrisation, off by less than what the roundings to bfloat16 make.
+
+    With u its unit: x^2 and the variance's weights are off by u, so the variance by 2 u, eps / (2 std)
+    by u and dvar, which is rounded itself, by 2 u; dv = dvar' x^2 then by 3 u |dvar|' x^2, while
+    dm = dy' x is exact but for float32. That error goes on as dv does (local_linear.py):
+
+        kappa: 2 alpha (1-alpha) |kappa|    rho: 2 alpha tau sigmoid(rho)
+        omega: alpha (1-alpha) |tau^2 + (1-2 alpha) kappa^2|
+
+    dx = dmean m + 2 x (dvar v): the mean's weights are rounded, u |dmean| |m|; dvar and v, 3 u
+    |2 x| (|dvar| v); and the result, u |dx|. Biases see eps / (2 std) alone. Float32 adds
+    (L 2^-24 + 2^-15) of the magnitudes that are summed.
+    """
+    case, got, u = LOCAL["local-bf16"], results["local-bf16"], UNIT["bf16"]
+    exact = expected(case, torch.float64, local=True)
+    kappa, rho, omega, bias, bias_rho = (p.double() for p in case.parameters())
+    x, dy = case.x().double(), case.dy()[0].double()
+    alpha, tau = torch.sigmoid(omega), torch.nn.functional.softplus(rho)
+    mean_w, var_w = alpha * kappa, alpha * (tau**2 + (1 - alpha) * kappa**2)
+    var = x.square() @ var_w.T + torch.nn.functional.softplus(bias_rho) ** 2
+    drawn = exact["y"][0] - (x @ mean_w.T + bias)  # std eps
+    dvar = (dy * drawn / (2 * var)).abs()
+    dm, dv = dy.abs().T @ x.abs(), dvar.T @ x.square()
+    float32 = case.rows * 2.0**-24 + 2.0**-15
+    slopes = {
+        "dkappa": (alpha, 2 * alpha * (1 - alpha) * kappa.abs()),
+        "drho": (0.0, 2 * alpha * tau * torch.sigmoid(rho)),
+        "domega": (
+            alpha * (1 - alpha) * kappa.abs(),
+            alpha * (1 - alpha) * (tau**2 + (1 - 2 * alpha) * kappa**2).abs(),
+        ),
+    }
+    # What the sums ask of each, whose float32 rounding counts too.
+    plain = {n: exact[n].abs() for n in GRADIENTS}
+    allowed = {
+        name: by_dv * 3 * u * dv + float32 * (by_dm * dm + by_dv * dv + plain[name])
+        for name, (by_dm, by_dv) in slopes.items()
+    }
+    spread = dvar @ var_w
+    scale = dy.abs() @ mean_w.abs() + 2 * x.abs() * spread
+    allowed["dx"] = u * dy.abs() @ mean_w.abs() + 6 * u * x.abs() * spread
+    allowed["dx"] = allowed["dx"] + u * exact["dx"].abs() + float32 * scale
+    by_var = 2 * torch.nn.functional.softplus(bias_rho) * torch.sigmoid(bias_rho) * dvar.sum(0)
+    allowed["dbias_kappa"] = float32 * (dy.abs().sum(0) + plain["dbias_kappa"])
+    allowed["dbias_rho"] = (u + float32) * by_var + float32 * plain["dbias_rho"]
+    for name, bound in allowed.items():
+        worst = ((got[name].double() - exact[name]).abs() / bound).max().item()
+        assert worst <= 1.0, f"{name}: error {worst:.2f} times the bound"
 
 
 def test_noise_bits(results):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +25,7 @@ from triton.runtime.driver import driver
 from .errors import PtxError
 from .machine import launch
 from .parser import parse
+from .virtual import Virtual
 
 #: Shared memory that a CTA can have on sm_80 (CUDA C++ Programming Guide).
 _SHARED_LIMIT = 163 * 1024
@@ -35,10 +36,30 @@ def _parsed(path: Path):
     return parse(path.read_text())
 
 
+#: By the storage of a tensor without data (device "meta"): what stands for it in a launch.
+_virtual: dict[int, tuple[torch.Tensor, Virtual]] = {}
+#: (kernel's name, size of the grid) -> the programs to run; None: all.
+_chosen: list[Callable[[str, int], Sequence[int]] | None] = [None]
+
+
+def virtual_tensor(shape: tuple[int, ...], dtype: torch.dtype, fill) -> torch.Tensor:
+    """A tensor without data, of any size; kernels see ``fill(flat indices)`` and what they write."""
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    kind = str(dtype).removeprefix("torch.")
+    _virtual[tensor.untyped_storage()._cdata] = (tensor, Virtual(tensor.numel(), kind, fill))
+    return tensor
+
+
+def virtual_array(tensor: torch.Tensor) -> Virtual:
+    return _virtual[tensor.untyped_storage()._cdata][1]
+
+
 def _array(value):
     """A tensor as a flat array over the memory that it spans; scalars as they are."""
     if not isinstance(value, torch.Tensor):
         return value
+    if value.device.type == "meta":
+        return virtual_array(value)
     span = 1 + sum((n - 1) * stride for n, stride in zip(value.shape, value.stride()))
     flat = value.detach().as_strided((span if value.numel() else 0,), (1,))
     return flat.view(torch.int16).numpy() if value.dtype == torch.bfloat16 else flat.numpy()
@@ -57,7 +78,13 @@ class _Launcher:
 
     def __call__(self, x, y, z, stream, function, packed, launch_metadata, enter, leave, *bound):
         arguments = [_array(v) for v, constant in zip(bound, self.constants) if not constant]
-        launch(self.kernel, grid=(x, y, z), arguments=arguments, shared_bytes=self.shared)
+        choose = _chosen[0]
+        programs = None if choose is None else choose(self.kernel.name, x)
+        if programs is None or len(programs):
+            launch(
+                self.kernel, grid=(x, y, z), arguments=arguments, shared_bytes=self.shared,
+                programs=programs,
+            )  # fmt: skip
 
 
 class EmulatedDriver(DriverBase):
@@ -94,11 +121,15 @@ class EmulatedDriver(DriverBase):
 
 
 @contextlib.contextmanager
-def emulated_gpu() -> Iterator[None]:
+def emulated_gpu(programs: Callable[[str, int], Sequence[int]] | None = None) -> Iterator[None]:
+    """``programs``: of a kernel's name and grid, those that are to run; by default all."""
     if triton.knobs.runtime.interpret:
         raise PtxError("TRITON_INTERPRET is set: Triton compiles nothing in this process")
     driver.set_active(EmulatedDriver())
+    _chosen[0] = programs
     try:
         yield
     finally:
+        _chosen[0] = None
+        _virtual.clear()
         driver._active = None

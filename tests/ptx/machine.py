@@ -11,6 +11,7 @@ from .errors import PtxError
 from .memory import GlobalMemory, SharedMemory
 from .parser import Kernel
 from .types import NUMPY, UNSIGNED
+from .virtual import Virtual
 
 #: CTAs run together until they have about this many threads: numpy's cost of a call is spread over
 #: them, and their registers still fit the cache.
@@ -137,11 +138,13 @@ def launch(
     kernel: Kernel,
     *,
     grid: Sequence[int],
-    arguments: Sequence[np.ndarray | int | float | None],
+    arguments: Sequence[np.ndarray | Virtual | int | float | None],
     shared_bytes: int = 0,
+    programs: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Runs every CTA of the grid; arrays among the arguments are written in place.
+    """Runs every CTA of the grid, or those of a one-dimensional grid that ``programs`` names; arrays
+    among the arguments are written in place.
 
     ``arguments`` follow the kernel's parameters; the scratch pointers that Triton adds at the end
     may be left out. Returns the instructions interpreted, counted once for all threads of a wave.
@@ -153,14 +156,21 @@ def launch(
             f"given {len(arguments)} arguments"
         )
     arguments = [*arguments, *[None] * missing]
-    memory, parameters = GlobalMemory([a for a in arguments if isinstance(a, np.ndarray)]), {}
+    arrays = [a for a in arguments if isinstance(a, np.ndarray)]
+    memory = GlobalMemory(arrays, [a for a in arguments if isinstance(a, Virtual)])
+    parameters = {}
     for (name, kind), value in zip(kernel.parameters, arguments):
-        if isinstance(value, np.ndarray):
+        if isinstance(value, (np.ndarray, Virtual)):
             value = memory.address(value)
         parameters[name] = np.array([0 if value is None else value], NUMPY[kind])
 
     x, y, z = (*grid, 1, 1)[:3]
-    ctas = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
+    if programs is None:
+        ctas = [(i, j, k) for k in range(z) for j in range(y) for i in range(x)]
+    else:
+        ctas = [(i, 0, 0) for i in programs]
+        if (y, z) != (1, 1) or any(not 0 <= i < x for i in programs):
+            raise PtxError(f"programs {list(programs)[:5]}... of a grid of {(x, y, z)}")
     steps, blocks = Compiler(kernel).steps(), basic_blocks(kernel)
     at_once = max(1, _THREADS_AT_ONCE // kernel.threads)
     executed = 0

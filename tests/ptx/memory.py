@@ -6,15 +6,22 @@ import numpy as np
 
 from .errors import PtxError
 from .types import UNSIGNED
+from .virtual import PAGE, Virtual
 
 _BASE = 0x7F00_0000_0000  # no offset that a kernel computes by mistake is a valid address
 _GAP = 4096  # of invalid bytes around every array
+_VIRTUAL = 1 << 44  # where virtual arrays begin, after all others
+_SPAN = 1 << 41  # of addresses for each of them, which begins in the middle of its own
+_PAGES = 1024  # of virtual arrays that one launch can touch
 
 
 class GlobalMemory:
-    """The arrays of a launch in one address space, with gaps that may not be touched."""
+    """The arrays of a launch in one address space, with gaps that may not be touched.
 
-    def __init__(self, given: list[np.ndarray]) -> None:
+    Pages of virtual arrays lie at the end of ``data``, in the order in which they are touched.
+    """
+
+    def __init__(self, given: list[np.ndarray], virtual: list[Virtual] | None = None) -> None:
         # A kernel may get one array twice, for example where it has no use for a pointer.
         distinct = {self._extent(array): array for array in given}
         self.arrays, self.extents = list(distinct.values()), list(distinct)
@@ -27,6 +34,10 @@ class GlobalMemory:
         for array in self.arrays:
             self.offsets.append(end)
             end = -(-(end + array.nbytes + _GAP) // 256) * 256
+        self.virtual = list(dict.fromkeys(virtual or []))
+        self.places: dict[tuple[int, int], int] = {}  # (array, page) -> offset in data
+        self.next_place = end = -(-end // PAGE) * PAGE
+        end += _PAGES * PAGE if self.virtual else 0
         self.data = np.full(end, 0xFF, np.uint8)
         self.valid = np.zeros(end, np.uint8)
         #: Which CTA wrote a byte, counted from one.
@@ -41,16 +52,56 @@ class GlobalMemory:
             raise PtxError(f"array of shape {array.shape} is not contiguous")
         return array.ctypes.data, array.nbytes
 
-    def address(self, array: np.ndarray) -> int:
+    def address(self, array: np.ndarray | Virtual) -> int:
+        if isinstance(array, Virtual):
+            return _BASE + _VIRTUAL + self.virtual.index(array) * _SPAN + _SPAN // 2
         return _BASE + self.offsets[self.extents.index(self._extent(array))]
 
     def copy_back(self) -> None:
         for array, offset in zip(self.arrays, self.offsets):
             array.reshape(-1).view(np.uint8)[:] = self.data[offset : offset + array.nbytes]
+        for (index, page), place in self.places.items():
+            self.virtual[index].pages[page][:] = self.data[place : place + PAGE]
+
+    def _translated(self, offsets: np.ndarray, text: str) -> np.ndarray:
+        """Addresses in virtual arrays as places in ``data``; others as they are."""
+        far = offsets >= _VIRTUAL
+        if not far.any():
+            return offsets
+        index, inside = np.divmod(offsets[far] - _VIRTUAL, _SPAN)
+        inside -= _SPAN // 2
+        sizes = np.array([v.nbytes for v in self.virtual])
+        wrong = (index >= len(sizes)) | (inside < 0)
+        wrong |= inside >= sizes[np.minimum(index, len(sizes) - 1)]
+        if wrong.any():
+            first = np.flatnonzero(wrong)[0]
+            raise PtxError(
+                f"{wrong.sum()} threads access byte {inside[first]} of virtual array {index[first]}, "
+                f"out of bounds: {text}"
+            )
+        pairs = np.stack([index, inside // PAGE], axis=1)
+        distinct, which = np.unique(pairs, axis=0, return_inverse=True)
+        places = np.array([self._place(int(i), int(page)) for i, page in distinct])
+        moved = offsets.copy()
+        moved[far] = places[which.reshape(-1)] + inside % PAGE
+        return moved
+
+    def _place(self, index: int, page: int) -> int:
+        if (index, page) not in self.places:
+            if self.next_place == len(self.data):
+                raise PtxError(f"more than {_PAGES} pages of virtual arrays are touched")
+            content, inside = self.virtual[index].page(page)
+            self.places[index, page] = place = self.next_place
+            self.next_place += PAGE
+            self.data[place : place + PAGE] = content
+            self.valid[place : place + inside] = 0xFF
+        return self.places[index, page]
 
     def _elements(self, addresses: np.ndarray, size: int, count: int, text: str) -> np.ndarray:
         """Indices [threads, count] into ``data`` seen as elements of ``size`` bytes."""
         offsets = addresses.astype(np.int64) - _BASE
+        if self.virtual:
+            offsets = self._translated(offsets, text)
         if (offsets % (size * count)).any():
             raise PtxError(f"address not aligned to {size * count} bytes: {text}")
         elements = offsets[:, None] // size + np.arange(count)
