@@ -1,7 +1,13 @@
 """Published limits of the GPUs that the roofline is drawn for. Nothing here was measured.
 
-The sources are named, but the figures were written down without them at hand (only B200's were compared
-with other publications): check them before relying on a predicted time.
+Every figure was compared with publications other than the one it comes from; ``source`` names the
+maker's document and where the figures were found again. Two could not be settled that way:
+
+- B200's L2 cache and clock are in no document of NVIDIA's that was at hand. 126 MB and a clock "similar
+  to H100 SXM5's" are what reviewers read off the device; sellers' tables say 65 to 96 MB.
+- Lanes a clock are NVIDIA's table for compute capability 9.0 also for 10.0. For float32 and integers
+  they agree with the published peaks (19.5 and 66.9 TFLOPS; 33.5 integer TOPS on H100, 64 lanes);
+  for special functions and shuffles there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -35,18 +41,23 @@ _LATER = {**_AMPERE, "float": 128}
 
 GPUS = (
     Gpu(
-        "A100", "sm80", 108, 1.41e9, 2.039e12, 312e12, 40e6, _AMPERE,
-        "NVIDIA A100 80GB SXM datasheet; A100 whitepaper (108 SMs, 1.41 GHz, 40 MB L2)",
+        "A100", "sm80", 108, 1.41e9, 2.039e12, 312e12, 40 * 2.0**20, _AMPERE,
+        "NVIDIA A100 80GB SXM datasheet and Ampere whitepaper; "
+        "glennklockwood.com/garden/processors/A100 (SMs, bandwidth, TFLOPS); deviceQuery in "
+        "upb-pc2.atlassian.net/wiki/spaces/PC2DOK/pages/1900609 (108 SMs, 1.41 GHz, L2 41943040 bytes)",
     ),
     Gpu(
-        "H100", "sm90", 132, 1.98e9, 3.35e12, 989.4e12, 50e6, _LATER,
-        "NVIDIA H100 SXM5 datasheet; H100 whitepaper (132 SMs, 66.9 float32 TFLOPS = "
-        "132 * 128 * 2 * 1.98 GHz, 50 MB L2)",
+        # 1.98 GHz; its tensor-core figures are NVIDIA's for 1.83 GHz.
+        "H100", "sm90", 132, 1.98e9, 3.35e12, 989.4e12, 50 * 2.0**20, _LATER,
+        "NVIDIA H100 SXM5 datasheet and Hopper whitepaper; glennklockwood.com/garden/processors/h100 "
+        "(132 SMs, 1.98 GHz, 66.9 float32, 33.5 integer and 989.4 bfloat16 TFLOPS, 3.35 TB/s); "
+        "archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html (L2 50 MB, 3,350 GB/s)",
     ),
     Gpu(
-        # L2: what CUDA reports; NVIDIA's datasheet does not say.
         "B200", "sm100", 148, 1.98e9, 8.0e12, 2250e12, 126e6, _LATER,
-        "NVIDIA HGX B200 datasheet, an eighth of eight GPUs; clock from its 75 float32 TFLOPS = "
-        "148 * 128 * 2 * 1.98 GHz; lanes as compute capability 9.0",
+        "NVIDIA HGX B200 datasheet, an eighth of eight GPUs; glennklockwood.com/garden/processors/B200 "
+        "(8 TB/s, 2,250 bfloat16 TFLOPS at 1,000 W); hmc-tech.com/gpus/nvidia-b200-vs-nvidia-b100 "
+        "(148 SMs, 1.98 GHz, 75 float32 TFLOPS; it says 7.7 TB/s); "
+        "chipsandcheese.com/p/nvidias-b200-keeping-the-cuda-juggernaut (148 SMs, clock, L2)",
     ),
 )  # fmt: skip

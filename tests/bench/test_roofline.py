@@ -84,3 +84,11 @@ def test_the_committed_budgets_serve_the_roofline(bench, capsys):
     said = capsys.readouterr().out
     for gpu in bench["gpus"].GPUS:
         assert f"{gpu.name}, batch 128: fusion gains most at width 1024" in said
+
+
+@pytest.mark.parametrize("name,float32_tflops", [("A100", 19.5), ("H100", 66.9), ("B200", 75.0)])
+def test_lanes_and_clocks_give_the_published_peaks(bench, name, float32_tflops):
+    """A fused multiply-add is two operations. Published figures have two or three digits."""
+    gpu = next(g for g in bench["gpus"].GPUS if g.name == name)
+    assert 2 * gpu.rate("float") == pytest.approx(float32_tflops * 1e12, rel=0.005)
+    assert gpu.source
