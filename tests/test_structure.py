@@ -12,7 +12,7 @@ from torch import nn
 
 import fastlbbnn
 from fastlbbnn import structure
-from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear
+from fastlbbnn.nn import MLP, GaussianLinear, HorseshoeLinear, LBBNNLinear, NormalJeffreysLinear
 from fastlbbnn.structure import (
     bottleneck,
     connecting_threshold,
@@ -142,17 +142,30 @@ def test_a_pruned_plain_network_keeps_what_is_not_zero():
     assert [row.active for row in layer_structure(model)] == [0, 0]
 
 
-class KeepsTwoInputs(GaussianLinear):
-    def kept_inputs(self, threshold: float | None = None):
-        assert threshold is None  # the rule's own, which is no probability
-        return torch.arange(self.in_features) < 2
-
-
-def test_layers_with_a_rule_of_their_own_keep_the_weights_of_its_inputs():
-    model = nn.Sequential(KeepsTwoInputs(5, 3), nn.ReLU(), GaussianLinear(3, 2))
-    got = structure_of(model)
-    assert [row.kept for row in got.layers] == [6, 6]
-    assert got.used_inputs.tolist() == [True, True, False, False, False]
+@pytest.mark.parametrize("layer", [HorseshoeLinear, NormalJeffreysLinear])
+def test_layers_with_a_rule_of_their_own_keep_the_weights_of_its_inputs(layer):
+    torch.manual_seed(0)
+    model = MLP(7, 5, 2, layer=layer)
+    for pruned in [m for m in model if isinstance(m, layer)]:
+        for p in pruned.scale_parameters():
+            nn.init.normal_(p)
+        kept = [pruned.kept_inputs(float(t)).sum().item() for t in torch.linspace(-20, 20, 400)]
+        # A threshold that keeps some and not all.
+        at = next(i for i, count in enumerate(kept) if 0 < count < pruned.in_features)
+        pruned.threshold = float(torch.linspace(-20, 20, 400)[at])
+    first, second = (pruned.kept_inputs() for pruned in [m for m in model if isinstance(m, layer)])
+    for threshold in (0.1, 0.9):  # a probability, which the rule does not know
+        got = structure_of(model, threshold)
+        assert [row.kept for row in got.layers] == [5 * int(first.sum()), 2 * int(second.sum())]
+        assert torch.equal(got.used_inputs, first)
+        # Weights into units that the next layer prunes are kept and lead nowhere.
+        assert got.layers[0].active == int(first.sum()) * int(second.sum())
+        assert got.density == pytest.approx(fastlbbnn.density(model, "median", threshold))
+    with torch.no_grad(), fastlbbnn.weights("median-mean"):
+        x = torch.randn(3, 7)
+        changed = x.clone()
+        changed[:, ~first] += 1.0
+        torch.testing.assert_close(model(x), model(changed))
 
 
 def test_a_disconnected_model_is_resolved_and_reported():
