@@ -84,15 +84,14 @@ class MixtureLinearFunction(torch.autograd.Function):
                 dy, dsums, x, *parameters, saved, seed, ctx.samples, *_DRAW, need_dx
             )
             # w = kappa + tau eps and d tau/d rho = sigmoid(rho).
-            scale = dkl.item() / ctx.samples
-            tau_slope = torch.sigmoid(rho)
+            scale = dkl / ctx.samples
+            tau_slope = torch.sigmoid(rho).mul_(scale)
             for g, eps in zip(slope, _drawn(saved, kappa)[1]):
-                dkappa.add_(g, alpha=scale)
-                drho.addcmul_(g * eps, tau_slope, value=scale)
+                dkappa.addcmul_(g, scale)
+                drho.addcmul_(g * eps, tau_slope)
             if bias_kappa is not None:
-                tau_slope = torch.sigmoid(bias_rho)
-                dbias_kappa.add_(bias_slope.sum(0), alpha=scale)
-                dbias_rho.addcmul_((bias_slope * bias_eps).sum(0), tau_slope, value=scale)
+                dbias_kappa.addcmul_(bias_slope.sum(0), scale)
+                dbias_rho.addcmul_((bias_slope * bias_eps).sum(0), torch.sigmoid(bias_rho).mul_(scale))
         grads = (dx, dkappa, drho, dbias_kappa, dbias_rho)
         grads = tuple(g if want else None for g, want in zip(grads, ctx.needs_input_grad))
         grads = differentiable_once("mixture_linear", grads, (dy, dkl, x, *parameters))

@@ -20,6 +20,7 @@ from fastlbbnn.nn import (
     expand_samples,
     weights,
 )
+from fastlbbnn.nn.recording import record_sums
 from fastlbbnn.optim import param_groups
 
 LAYERS = [MixtureLinear, ConcreteDropoutLinear, HorseshoeLinear, NormalJeffreysLinear]
@@ -210,6 +211,26 @@ class Kl(nn.Module):
 
     def forward(self) -> torch.Tensor:
         return self.layer.kl()
+
+
+@each_layer
+def test_a_compiled_layer_is_one_graph_and_gives_the_same_numbers(layer):
+    module, results = layer(6, 5), []
+
+    def bound(x):
+        with record_sums() as recorded:
+            y = module(x)
+        return y.square().sum() + sum(recorded.kls.values())
+
+    for call in (bound, torch.compile(bound, fullgraph=True, backend="aot_eager")):
+        module.zero_grad()
+        torch.manual_seed(2)
+        loss = call(X)
+        loss.backward()
+        results.append((loss, *(p.grad for p in module.parameters())))
+    for got, expected in zip(*results):
+        # The same kernels; what surrounds them may be added in another order.
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
 @each_layer

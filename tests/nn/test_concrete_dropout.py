@@ -1,0 +1,117 @@
+"""Concrete dropout: its KL, its masks, its rate."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from fastlbbnn.nn import ConcreteDropoutLinear, expand_samples, weights
+
+
+@pytest.mark.parametrize("dropout", [0.01, 0.3, 0.9])
+@pytest.mark.parametrize("sigma2", [1.0, 0.2])
+def test_the_kl_is_the_mixtures_up_to_a_constant(dropout, sigma2):
+    """One weight: q = p N(0, s^2) + (1-p) N(m, s^2) for small s, by quadrature.
+
+    Apart from what the layer counts, the divergence has the constant (s^2/sigma2 - 1 - log(s^2/sigma2))/2.
+    """
+    layer = ConcreteDropoutLinear(1, 1, bias=False, dropout=dropout, sigma2=sigma2, dtype=torch.float64)
+    torch.nn.init.constant_(layer.kappa, 0.4)
+    m, s = 0.4 / (1.0 - dropout), 1e-3
+    zero = torch.tensor(0.0, dtype=torch.float64)
+    # Around each of the two parts, which lie more than 400 s apart, 4001 nodes over 12 s.
+    t = torch.linspace(-12.0, 12.0, 4001, dtype=torch.float64) * s
+    total = 0.0
+    for center, share in ((0.0, dropout), (m, 1.0 - dropout)):
+        w = center + t
+        log_parts = [
+            math.log(dropout) + Normal(zero, s).log_prob(w),
+            math.log1p(-dropout) + Normal(zero + m, s).log_prob(w),
+        ]
+        log_q = torch.logsumexp(torch.stack(log_parts), 0)
+        log_p = Normal(zero, math.sqrt(sigma2)).log_prob(w)
+        inside = share * torch.exp(Normal(zero + center, s).log_prob(w)) * (log_q - log_p)
+        total += torch.trapezoid(inside, t).item()
+    constant = 0.5 * (s**2 / sigma2 - 1.0 - math.log(s**2 / sigma2))
+    assert layer.kl().item() == pytest.approx(total - constant, abs=1e-9)
+
+
+def test_biases_and_all_inputs_count():
+    layer = ConcreteDropoutLinear(7, 3, dropout=0.25, sigma2=2.0, dtype=torch.float64)
+    kappa, bias = layer.kappa.detach(), layer.bias_kappa.detach()
+    entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    expected = ((kappa**2).sum() / 0.75 + (bias**2).sum()) / 4.0 - 7 * entropy
+    torch.testing.assert_close(layer.kl().detach(), expected)
+
+
+def test_sampled_masks_drop_whole_inputs_at_the_rate():
+    draws, rate = 4000, 0.3
+    layer = ConcreteDropoutLinear(5, 3, bias=False, dropout=rate)
+    with torch.no_grad(), weights("sampled", samples=draws):
+        y = layer(expand_samples(torch.eye(5), draws))  # [draws, 5 inputs, 3 outputs]: the weights
+    kept = y != 0
+    assert torch.equal(kept.any(-1), kept.all(-1))
+    full = (layer.kappa / (1.0 - rate)).T.expand_as(y)
+    torch.testing.assert_close(y, torch.where(kept, full, 0.0))
+    share = kept[..., 0].float().mean(0)
+    assert ((share - (1.0 - rate)).abs() < 4.0 * math.sqrt(rate * (1.0 - rate) / draws)).all()
+
+
+def test_training_masks_differ_between_observations_and_are_relaxed():
+    layer = ConcreteDropoutLinear(1, 1, bias=False, dropout=0.5, temperature=0.5)
+    y = layer(torch.ones(4000, 1)) * 0.5 / layer.kappa
+    assert ((y > 0) & (y < 1.0 + 1e-6)).all()
+    # logit u within 2.3 of zero, in 82 % of draws, gives masks between 0.01 and 0.99.
+    assert ((y > 0.01) & (y < 0.99)).float().mean() > 0.75
+    assert len(y.unique()) > 3000
+    # Symmetric about 1/2 at a rate of one half; a mask's variance is below that of a coin, 1/4.
+    assert abs(y.mean().item() - 0.5) < 4.0 * 0.5 / math.sqrt(4000)
+
+
+def test_the_mean_pass_has_no_noise_and_no_dropout():
+    layer, x = ConcreteDropoutLinear(6, 4, dropout=0.5).eval(), torch.randn(3, 6)
+    assert torch.equal(layer(x), torch.nn.functional.linear(x, layer.kappa, layer.bias_kappa))
+
+
+def test_densities_are_shares_of_inputs():
+    layer = ConcreteDropoutLinear(6, 4, dropout=0.3)
+    assert layer.dropout_rate() == pytest.approx(0.3)
+    for mode in ("sampled", "relaxed", "median"):
+        assert layer.density(mode) == pytest.approx(0.7)
+    for mode in ("mean", "median-mean"):
+        assert layer.density(mode) == 1.0
+
+
+def test_the_rate_learns_from_the_data():
+    """An exact linear relation has no use for dropout; a likelihood that says nothing has, for entropy."""
+    torch.manual_seed(0)
+    x, rates = torch.randn(100, 4), []
+    for weight in (100.0, 0.0):
+        layer = ConcreteDropoutLinear(4, 1, dropout=0.2)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=3e-2)
+        for _ in range(300):
+            optimizer.zero_grad()
+            loss = weight * (layer(x) - x.sum(-1, keepdim=True)).square().sum() + layer.kl()
+            loss.backward()
+            optimizer.step()
+        rates.append(layer.dropout_rate())
+    assert rates[0] < 0.02
+    assert rates[1] == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"dropout": 0.0}, "dropout=0.0"),
+        ({"dropout": 1.0}, "dropout=1.0"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"sigma2": 0.0}, "sigma2=0.0"),
+        ({"sigma2": math.inf}, "sigma2=inf"),
+    ],
+)
+def test_bad_arguments_are_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        ConcreteDropoutLinear(2, 2, **kwargs)
