@@ -9,7 +9,7 @@ itself is wrong, the exit code is 2.
 from __future__ import annotations
 
 # In the order that --help shows them.
-from . import deploy, machine, results, runs  # noqa: F401
+from . import deploy, machine, reproduce, results, runs  # noqa: F401
 from .app import app, main
 
 __all__ = ["app", "main"]

@@ -1,0 +1,140 @@
+"""reproduce: the paper's tables and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .app import Json, app, interruptible, print_json, wrong_call
+from .runs import Root
+
+#: For --help, which imports nothing heavy; a test compares it with the experiments.
+NAMES = (
+    "mnist", "fmnist", "phoneme", "fixed-priors", "posttrain", "fnn", "ood", "misclassified", "widths",
+    "correlations", "samples",
+)  # fmt: skip
+
+
+@app.command(short_help="Regenerate the paper's tables and figures.")
+def reproduce(
+    experiment: Annotated[
+        str, typer.Argument(metavar="EXPERIMENT", help=f"One of {', '.join(NAMES)}.", show_default=False)
+    ],
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Runs a method, with seeds 0, 1, ...; by default the experiment's.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            metavar="NAME",
+            help="Only these methods; may be repeated, or a,b,c.",
+            show_default=False,
+        ),
+    ] = None,
+    datasets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--datasets", metavar="DATA", help="Only these of the experiment's data sets.", show_default=False
+        ),
+    ] = None,
+    widths: Annotated[
+        list[str] | None,
+        typer.Option("--widths", metavar="B", help="Only these width factors (widths).", show_default=False),
+    ] = None,
+    recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "paper",
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Tables and figures, and DIR/runs.")
+    ] = Path("results"),
+    authors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Results of the authors' objective (JSON), for a column of their own.",
+            show_default=False,
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Shorter or longer training than the recipe's, to try things.",
+            show_default=False,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="CPU threads of all jobs together; by default all.", show_default=False),
+    ] = None,
+    samples: Annotated[int, typer.Option("--samples", "-R", min=1, help="Draws that tables average.")] = 10,
+    seed: Annotated[int, typer.Option("--seed", help="The first seed.")] = 0,
+    only_tables: Annotated[
+        bool,
+        typer.Option("--only-tables", help="Train nothing: tables and figures of the runs that are there."),
+    ] = False,
+    root: Root = None,
+    as_json: Json = False,
+) -> None:
+    """Regenerate a table or figure of the paper, ours beside the paper's.
+
+    \b
+        fastlbbnn reproduce phoneme --runs 10 --jobs 2
+        fastlbbnn reproduce mnist --methods LBBNN-GP-MF,BNN-GP-MF --recipe both
+        fastlbbnn reproduce ood --epochs 10 --out /tmp/try
+
+    \b
+    mnist, fmnist, phoneme   predictions, inclusion probabilities, epoch times, histograms
+    posttrain, fixed-priors  predictions after post-training; with fixed priors
+    fnn                      the frequentist network, pruned after and during training
+    ood, misclassified       uncertainty out of domain and where the network is wrong
+    widths, samples          networks of other widths; accuracy against the number of samples
+    correlations             of indicators, for the three structure families
+
+    Trains what is missing into DIR/runs, which all experiments share, and writes DIR/EXPERIMENT.md with its
+    CSV files and figures. Interrupted, the same call continues where it stopped.
+    """
+    import os
+
+    from ..methods import find_method
+    from ..reproduce import Settings, find_experiment, plan
+    from ..reproduce import reproduce as run_experiment
+
+    with wrong_call("EXPERIMENT"):
+        chosen = find_experiment(experiment)
+    recipes = {"paper": ("paper",), "ours": ("ours",), "both": ("paper", "ours")}
+    if recipe not in recipes:
+        raise typer.BadParameter(f"{recipe!r}; expected paper, ours or both", param_hint="--recipe")
+    if authors is not None and not authors.is_dir():
+        raise typer.BadParameter(f"{authors} is no folder", param_hint="--authors")
+    with wrong_call("--methods"):
+        names = tuple(find_method(name).name for name in _split(methods))
+    with wrong_call("--widths"):
+        factors = tuple(int(text) for text in _split(widths))
+    settings = Settings(
+        out=out, runs=runs or chosen.runs, recipes=recipes[recipe], methods=names,
+        datasets=tuple(_split(datasets)), widths=factors, jobs=jobs, threads=threads or os.cpu_count() or 1,
+        epochs=epochs, first_seed=seed, samples=samples, root=root, authors=authors,
+        progress=False if as_json else None,
+    )  # fmt: skip
+    with wrong_call():
+        plan(chosen, settings)
+    with interruptible("the same call again continues where it stopped"):
+        written = run_experiment(chosen, settings, train=not only_tables)
+    if as_json:
+        print_json({"experiment": chosen.name, "files": [str(path) for path in written]})
+    else:
+        typer.echo("\n".join(f"wrote {path}" for path in written))
+
+
+def _split(given: list[str] | None) -> list[str]:
+    """``a,b`` and repeated options alike."""
+    return [part for text in given or [] for part in text.split(",") if part]

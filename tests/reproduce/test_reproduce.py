@@ -1,0 +1,320 @@
+"""Experiments on tiny data: what is missing is trained, the rest is left, tables and figures are written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+from tiny_runs import quick_recipe, write_npz
+from typer.testing import CliRunner
+
+from fastlbbnn.cli import app
+from fastlbbnn.reproduce import EXPERIMENTS, Experiment, Settings, plan, reproduce
+from fastlbbnn.reproduce import figures as figures_module
+from fastlbbnn.reproduce.jobs import recipes_of
+from fastlbbnn.reproduce.tables import read_csv
+from fastlbbnn.training import RECIPES, trainer
+
+METHODS = ("LBBNN-GP-MF", "BNN-GP-MF", "FNN")
+PAPER_FNN = RECIPES["FNN", "paper"]
+LEARNED = ("trained.safetensors", "post-trained.safetensors", "post-median.safetensors", "results.json")
+
+
+@pytest.fixture(scope="module")
+def recipes():
+    """Tiny networks in the place of the paper's."""
+    with pytest.MonkeyPatch.context() as patch:
+        for method in (*METHODS, "LBBNN-GP-MVN"):
+            patch.setitem(RECIPES, (method, "paper"), replace(quick_recipe(method), name="paper"))
+        patch.setitem(RECIPES, ("LBBNN-GP-MF", "ours"), replace(quick_recipe("LBBNN-GP-MF"), name="ours"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> list[str]:
+    folder = tmp_path_factory.mktemp("data")
+    return [str(write_npz(folder / name)) for name in ("columns.npz", "others.npz")]
+
+
+def settings(out: Path, **given) -> Settings:
+    defaults = {"runs": 1, "samples": 3, "figure_samples": 8, "timing_seconds": 0.0, "progress": False}
+    return Settings(out=out, **{**defaults, **given})
+
+
+def experiment(data, *outputs: str, methods=METHODS, datasets=1, **given) -> Experiment:
+    return Experiment("tiny", "Tiny", "nothing", tuple(data[:datasets]), methods, outputs, **given)
+
+
+@pytest.fixture(scope="module")
+def done(recipes, data, tmp_path_factory) -> Path:
+    """A folder in which the runs of both data sets are done, with two seeds and both recipes."""
+    out = tmp_path_factory.mktemp("out")
+    reproduce(
+        experiment(data, "predictions", "inclusion", "times", "histograms", datasets=2),
+        settings(out, runs=2, recipes=("paper", "ours")),
+    )
+    return out
+
+
+def remake(done, data, recipes, *outputs, **given) -> list[Path]:
+    """Other outputs of the runs that are there."""
+    what = experiment(data, *outputs, datasets=2, **given)
+    return reproduce(what, settings(done, runs=2, recipes=("paper", "ours")), train=False)
+
+
+def assert_not_blank(path: Path) -> None:
+    image = matplotlib.image.imread(path)[..., :3]
+    assert (image < 0.9).any(axis=-1).mean() > 0.01
+
+
+def test_runs_lie_where_the_next_experiment_finds_them(done):
+    found = {p.parent.relative_to(done / "runs").as_posix() for p in (done / "runs").rglob("run.json")}
+    assert "columns/LBBNN-GP-MF/paper/seed-0" in found and "others/LBBNN-GP-MF/ours/seed-1" in found
+    assert "columns/FNN/paper/seed-1" in found and not any("FNN/ours" in place for place in found)
+    # Two data sets and seeds; three methods by the paper's recipe and one by ours.
+    assert len(found) == 2 * 2 * 4
+
+
+def test_medians_are_of_the_runs(done):
+    runs = read_csv(done / "tiny" / "runs.csv")
+    place = {"dataset": "columns", "method": "BNN-GP-MF", "gamma": "ALL", "beta": "SIM", "R": "3"}
+
+    def chosen(rows):
+        return [row for row in rows if all(row[k] == v for k, v in place.items())]
+
+    values = [float(row["accuracy"]) for row in chosen(runs)]
+    (summary,) = chosen(read_csv(done / "tiny" / "predictions.csv"))
+    assert len(values) == 2 and summary["runs"] == "2" and summary["source"] == "ours, paper's recipe"
+    # Six digits are written.
+    assert float(summary["accuracy"]) == pytest.approx(sum(values) / 2, abs=1e-6)
+    assert float(summary["accuracy_min"]) == min(values) and float(summary["accuracy_max"]) == max(values)
+
+
+def test_the_page_has_a_column_a_recipe_and_every_figure(done):
+    page = (done / "tiny.md").read_text()
+    assert "| method | gamma | beta | R | ours, paper's recipe | ours, our recipe |" in page
+    assert "16 of 16 runs" in page and "Epoch time" in page
+    assert "(tiny/histograms-paper.png)" in page and "(tiny/histograms-ours.png)" in page
+    for recipe in ("paper", "ours"):
+        assert_not_blank(done / "tiny" / f"histograms-{recipe}.png")
+
+
+def test_epoch_times_are_ratios_to_the_plain_network(done):
+    timing = json.loads((done / "runs/columns/LBBNN-GP-MF/paper/seed-0/timing.json").read_text())
+    assert timing["ratio"] > 0 and timing["rounds"] >= 5 and timing["fnn_epoch_seconds"] > 0
+    rows = read_csv(done / "tiny" / "times.csv")
+    assert {(row["dataset"], row["method"]) for row in rows} >= {
+        ("columns", "FNN"),
+        ("others", "LBBNN-GP-MF"),
+    }
+
+
+def test_what_is_done_is_not_done_again(done, recipes, data, monkeypatch):
+    monkeypatch.setattr(trainer._Trainer, "_train_epoch", lambda *_: pytest.fail("trains again"))
+    written = reproduce(experiment(data, "inclusion"), settings(done, runs=2))
+    assert written[0] == done / "tiny.md"
+
+
+def test_interrupted_and_resumed_is_as_if_nothing_had_happened(recipes, data, tmp_path, monkeypatch):
+    what = experiment(data, "predictions", methods=("LBBNN-GP-MF",))
+    reproduce(what, settings(tmp_path / "whole", runs=2))
+    monkeypatch.setattr(trainer, "_CHECKPOINT_SECONDS", 0.0)
+    usual, epochs = trainer._Trainer._train_epoch, []
+
+    def interrupt(self, *arguments):
+        epochs.append(self.epoch)
+        if len(epochs) == 60:  # within the second run, whose first 46 are the first's
+            raise KeyboardInterrupt
+        return usual(self, *arguments)
+
+    monkeypatch.setattr(trainer._Trainer, "_train_epoch", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(what, settings(tmp_path / "cut", runs=2))
+    seeds = [tmp_path / "cut/runs/columns/LBBNN-GP-MF/paper" / f"seed-{i}" for i in (0, 1)]
+    assert [json.loads((s / "run.json").read_text())["status"] for s in seeds] == ["finished", "running"]
+    reproduce(what, settings(tmp_path / "cut", runs=2))
+    assert len(epochs) < 2 * 60, "the first run was not trained again"
+    for seed in ("seed-0", "seed-1"):
+        for name in LEARNED:
+            cut, whole = (
+                tmp_path / w / "runs/columns/LBBNN-GP-MF/paper" / seed / name for w in ("cut", "whole")
+            )
+            assert cut.read_bytes() == whole.read_bytes(), name
+    tables = [(tmp_path / w / "tiny" / "predictions.csv").read_bytes() for w in ("cut", "whole")]
+    assert tables[0] == tables[1]
+
+
+def test_out_of_domain(done, data, recipes):
+    page, table, *figures = remake(done, data, recipes, "foreign_entropies", methods=("LBBNN-GP-MF",))
+    rows = read_csv(table)
+    # Two data sets, both recipes, trained and post-trained, averaged and median model.
+    assert len(rows) == 2 * 2 * 2 * 2
+    assert {row["network"] for row in rows} == {"trained", "post-trained", "post-median"}
+    for row in rows:
+        assert 0.0 <= float(row["auroc_entropy"]) <= 1.0 and row["dataset"] != row["other"]
+    assert len(figures) == 4
+    assert_not_blank(figures[0])
+    assert "trained on" in page.read_text()
+
+
+def test_single_images_and_wrong_ones(done, data, recipes, monkeypatch):
+    monkeypatch.setattr(figures_module, "SHOWN", 2)
+    monkeypatch.setattr(figures_module, "WRONG", 2)
+    _, *figures = remake(done, data, recipes, "foreign_examples", methods=("LBBNN-GP-MF",))
+    assert [p.name for p in figures] == [
+        f"examples-{name}-{recipe}.png" for recipe in ("paper", "ours") for name in ("columns", "others")
+    ]
+    assert_not_blank(figures[-1])
+    _, table, *_ = remake(done, data, recipes, "misclassified", methods=("LBBNN-GP-MF",))
+    for row in read_csv(table):
+        assert 0 <= int(row["wrong_and_decided"]) <= int(row["wrong"]) < int(row["rows"]) == 60
+
+
+def test_accuracy_against_samples(done, data, recipes):
+    _, table, *figures = remake(done, data, recipes, "samples", methods=("LBBNN-GP-MF",))
+    rows = read_csv(table)
+    assert {row["R"] for row in rows} == {"1", "2", "3", "5"} and {row["gamma"] for row in rows} == {
+        "SIM",
+        "MED",
+    }
+    assert_not_blank(figures[0])
+
+
+def test_widths(recipes, data, tmp_path):
+    what = experiment(data, "width_study", methods=("LBBNN-GP-MF", "BNN-GP-MF"), widths=(1, 2))
+    _, table, figure = reproduce(what, settings(tmp_path, epochs=2))
+    config = tmp_path / "runs/columns/BNN-GP-MF/paper-2-epochs/width-2/seed-0/run.json"
+    assert json.loads(config.read_text())["sizes"] == [16, 80, 120, 3]
+    found = {(row["method"], row["which"], row["width"]) for row in read_csv(table)}
+    assert len(found) == 2 * 2 * 2
+    assert_not_blank(figure)
+
+
+def test_correlations_show_dependent_indicators(recipes, data, tmp_path):
+    import torch
+
+    from fastlbbnn.nn import LBBNNLinear
+    from fastlbbnn.reproduce.figures import indicator_correlations
+
+    torch.manual_seed(0)
+    free = LBBNNLinear(12, 2)
+    tied = LBBNNLinear(12, 2, inclusion="low-rank")
+    with torch.no_grad():
+        for layer in (free, tied):
+            for parameter in layer.inclusion.parameters():
+                parameter.zero_()
+        tied.inclusion.factor.fill_(4.0)  # omega = z + 4 f: correlation 16/17
+    off = {}
+    for name, layer in (("free", free), ("tied", tied)):
+        matrix = indicator_correlations(layer, 1000, seed=1)
+        off[name] = matrix[0, 1:12]
+    # Of independent indicators, a correlation has a standard deviation of 1000^-1/2 = 0.032: six of them.
+    assert abs(off["free"]).max() < 6 * 1000**-0.5 < abs(off["tied"]).min()
+    what = experiment(data, "correlations", methods=("LBBNN-GP-MF", "LBBNN-GP-MVN"))
+    _, table, figure = reproduce(what, settings(tmp_path, epochs=1))
+    assert {row["method"] for row in read_csv(table)} == {"LBBNN-GP-MF", "LBBNN-GP-MVN"}
+    assert_not_blank(figure)
+
+
+def test_pruned_networks(done, data, recipes, tmp_path):
+    what = experiment(data, "pruning", methods=("FNN",), datasets=2)
+    _, _, table = reproduce(what, settings(done, runs=2), train=False)
+    rows = read_csv(table)
+    dense = {row["accuracy"] for row in rows if row["density"] == "1" and row["dataset"] == "columns"}
+    assert len(dense) == 1, "nothing is pruned at a density of 1"
+    assert {row["how"] for row in rows} == {
+        "weights",
+        "neurons, share of weights",
+        "neurons, share of neurons",
+    }
+
+
+def test_the_authors_objective_has_a_column(done, data, recipes, tmp_path):
+    rows = [
+        {"dataset": "columns", "method": "LBBNN-GP-MF", "seed": seed, "stage": "trained", "gamma": "SIM",
+         "beta": "SIM", "R": 3, "accuracy": value, "accuracy_at_095": None, "classified_at_095": 7,
+         "density": 0.3}
+        for seed, value in ((0, 0.25), (1, 0.75))
+    ]  # fmt: skip
+    inclusion = [
+        {"dataset": "columns", "method": "LBBNN-GP-MF", "seed": 0, "layer": 1, "mean_inclusion": 0.125}
+    ]
+    (tmp_path / "columns.json").write_text(json.dumps({"rows": rows, "inclusion": inclusion}))
+    page, *_ = reproduce(
+        experiment(data, "predictions", "inclusion"), settings(done, runs=2, authors=tmp_path), train=False
+    )
+    text = page.read_text()
+    assert "| method | gamma | beta | R | authors' objective | ours, paper's recipe |" in text
+    assert "0.500 (0.250, 0.750)" in text and "| 0.125 |" in text
+
+
+def test_a_failed_run_is_named_and_the_others_are_done(recipes, data, tmp_path, monkeypatch):
+    usual = trainer._Trainer._train_epoch
+
+    def fail(self, *arguments):
+        if self.run.config["method"] == "FNN":
+            raise ValueError("the loss is nan")
+        return usual(self, *arguments)
+
+    monkeypatch.setattr(trainer._Trainer, "_train_epoch", fail)
+    what = experiment(data, "predictions", methods=("FNN", "BNN-GP-MF"))
+    with pytest.raises(ValueError, match=r"1 of 2 runs failed:\n  FNN on columns.*the loss is nan"):
+        reproduce(what, settings(tmp_path, epochs=1))
+    assert "BNN-GP-MF" in (tmp_path / "tiny.md").read_text()
+
+
+def test_processes_do_what_one_process_does(data, tmp_path, monkeypatch):
+    # A worker is a fresh process: it knows nothing of tiny recipes.
+    monkeypatch.setitem(RECIPES, ("FNN", "paper"), PAPER_FNN)
+    what = experiment(data, "predictions", methods=("FNN",))
+    for jobs, name in ((1, "one"), (2, "two")):
+        reproduce(what, settings(tmp_path / name, jobs=jobs, epochs=1))
+    place = "runs/columns/FNN/paper-1-epochs/seed-0"
+    for name in ("trained.safetensors", "results.json"):
+        one, two = ((tmp_path / which / place / name).read_bytes() for which in ("one", "two"))
+        assert one == two
+    assert (tmp_path / "two" / place / "log.txt").exists()
+
+
+def test_a_method_without_the_asked_recipe_uses_its_own():
+    assert recipes_of("BNN-GP-MF", ("ours",)) == ("paper",)
+    assert recipes_of("LBBNN-GP-MF", ("paper", "ours")) == ("paper", "ours")
+    jobs = plan(EXPERIMENTS["fnn"], settings(Path("x"), datasets=("mnist",), recipes=("paper",)))
+    assert [(job.method, job.density) for job in jobs] == [
+        ("FNN", None),
+        ("FNN-GMP", 0.163),
+        ("FNN-GMP", 0.079),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cifar"], "expected one of mnist"),
+        (["phoneme", "--recipe", "theirs"], "expected paper, ours or both"),
+        (["phoneme", "--methods", "LSTM"], "expected one of LBBNN-GP-MF"),
+        (["phoneme", "--datasets", "mnist"], "expected some of phoneme"),
+        (["widths", "--widths", "1,12"], "no width 12"),
+        (["widths", "--widths", "one"], "one"),
+        (["phoneme", "--authors", "/nowhere"], "is no folder"),
+        (["phoneme", "--runs", "0"], "--runs"),
+    ],
+)
+def test_a_wrong_call_exits_with_2(arguments, message, tmp_path):
+    result = CliRunner().invoke(app, ["reproduce", *arguments, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2 and message in " ".join(result.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command(recipes, data, tmp_path, monkeypatch):
+    monkeypatch.setitem(EXPERIMENTS, "phoneme", experiment(data, "inclusion"))
+    arguments = ["reproduce", "phoneme", "--runs", "1", "--methods", "LBBNN-GP-MF,FNN", "--epochs", "1"]
+    result = CliRunner().invoke(
+        app, [*arguments, "--out", str(tmp_path), "--samples", "2", "--threads", "1", "--json"]
+    )
+    assert result.exit_code == 0, result.exception
+    files = json.loads(result.stdout)["files"]
+    assert all(Path(path).exists() for path in files) and files[0].endswith("tiny.md")
