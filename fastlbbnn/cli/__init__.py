@@ -8,8 +8,12 @@ itself is wrong, the exit code is 2.
 
 from __future__ import annotations
 
-# In the order that --help shows them.
-from . import deploy, machine, reproduce, results, runs  # noqa: F401
+import importlib
+
 from .app import app, main
+
+# Commands register themselves; --help shows them in this order.
+for _group in ("runs", "results", "deploy", "reproduce", "machine"):
+    importlib.import_module(f".{_group}", __name__)
 
 __all__ = ["app", "main"]
