@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -145,3 +146,15 @@ def explain_failure(*parameters: Tensor | None) -> None:
                 f"{t.detach()[tuple(where)].item()} at {where}; expected finite parameters (has the "
                 "training diverged? lower the learning rate)"
             )
+
+
+def explain_nan_sums(sums: Tensor, layers: Sequence[Sequence[Tensor | None]]) -> None:
+    """Within ``torch.autograd.detect_anomaly``: raise if the sums are not finite and a parameter is why.
+
+    For kernels on a GPU, which let NaN through: to look at a value there is to wait for the device.
+    """
+    if torch.compiler.is_compiling() or not torch.is_anomaly_enabled():
+        return
+    if not torch.isfinite(sums.detach()).all():
+        for parameters in layers:
+            explain_failure(*parameters)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import functional, reference
+from .optim import Adam
 from .reference.local_linear import MIN_VARIANCE
 
 #: Relative rounding of a number, to the nearest (tf32: as the tensor cores take it).
@@ -36,11 +37,19 @@ class Case:
     block: tuple[int, int] = (1, 1)
     gated: bool = True
     bias: bool = True
+    #: float32 parameters beside an x in half precision.
+    mixed: bool = False
+    #: A step of Adam inside the backward pass in place of the gradients.
+    adam: bool = False
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def dtype(self) -> torch.dtype:
         return torch.float32 if self.precision == "tf32" else getattr(torch, self.precision)
+
+    @property
+    def parameter_dtype(self) -> torch.dtype:
+        return torch.float32 if self.mixed else self.dtype
 
     @property
     def name(self) -> str:
@@ -53,12 +62,19 @@ def cases(backend: str, precisions: list[str], quick: bool, small: bool) -> Iter
     for precision in precisions:
         yield Case("gated_linear", "gated", backend, precision, main, options={"temperature": 0.5})
         yield Case("local_linear", "gated", backend, precision, main)
+        if precision in ("bfloat16", "float16"):
+            mixed = {"mixed": True, "shape": main}
+            yield Case(
+                "gated_linear", "mixed", backend, precision, options={"temperature": 0.5}, **mixed
+            )
+            yield Case("local_linear", "mixed", backend, precision, **mixed)
     single = {"backend": backend, "precision": "float32"}
     gate = {"temperature": 0.5}
     yield Case("gated_linear", "odd shape", shape=odd, options=gate, **single)
     yield Case("gated_linear", "hard gates", shape=main, options={"hard": True}, **single)
     yield Case("gated_linear", "no gates", shape=main, gated=False, **single)
     yield Case("kl_sums", "gated", shape=main, **single)
+    yield Case("gated_linear", "Adam inside", shape=main, adam=True, options=gate, **single)
     if quick:
         return
     large = 200 if small else 600
@@ -71,15 +87,19 @@ def cases(backend: str, precisions: list[str], quick: bool, small: bool) -> Iter
     yield Case("local_linear", "no gates", shape=main, gated=False, **single)
     yield Case("local_linear", "3 samples", shape=odd, samples=3, **single)
     yield Case("kl_sums", "blocks 5x7", shape=odd, block=(5, 7), **single)
+    blocks = {"block": (5, 7), "options": gate}
+    yield Case("gated_linear", "Adam inside, blocks", shape=odd, adam=True, **blocks, **single)
+    yield Case("local_linear", "Adam inside", shape=main, adam=True, **single)
 
 
 def make_inputs(case: Case, device: torch.device) -> tuple[Tensor, list[Tensor | None], Tensor]:
-    """x, parameters and dy in the dtype of the case, the same on every device."""
+    """x, parameters and dy in the dtypes of the case, the same on every device."""
     batch, rows, cols = case.shape
     g = torch.Generator().manual_seed(1)
 
-    def normal(*shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
-        return (torch.randn(*shape, generator=g) * scale + shift).to(case.dtype).to(device)
+    def normal(*shape: int, scale: float = 1.0, shift: float = 0.0, dtype=None) -> Tensor:
+        values = torch.randn(*shape, generator=g) * scale + shift
+        return values.to(dtype or case.parameter_dtype).to(device)
 
     grid = reference.grid_shape(rows, cols, case.block)
     parameters = [
@@ -89,7 +109,8 @@ def make_inputs(case: Case, device: torch.device) -> tuple[Tensor, list[Tensor |
         normal(rows) if case.bias else None,
         normal(rows, shift=-2.0) if case.bias else None,
     ]
-    return normal(batch, cols), parameters, normal(case.samples, batch, rows)
+    x, dy = (batch, cols), (case.samples, batch, rows)
+    return normal(*x, dtype=case.dtype), parameters, normal(*dy, dtype=case.dtype)
 
 
 def _float(t: Tensor | None) -> Tensor | None:
@@ -157,12 +178,34 @@ def _run(source, case: Case, device: torch.device, dtype: torch.dtype | None, **
         wanted, scalar = [("dx", x)], (y.double() * dy.double()).sum()
     # In float64, so that what is upstream of the library rounds nothing.
     scalar = scalar + (sums.double() * torch.tensor(_DSUMS, device=device).double()).sum()
+    if case.adam:
+        found = _step(scalar, present, source is functional)
+        return {"y": y.detach(), "sums": sums.detach(), "dx": x.grad, **found}
     wanted = [*wanted, *present]
     grads = torch.autograd.grad(scalar, [t for _, t in wanted])
     found = {"sums": sums, **dict(zip([n for n, _ in wanted], grads))}
     if y is not None:
         found["y"] = y
     return {name: value.detach() for name, value in found.items()}
+
+
+def _step(loss: Tensor, present: list[tuple[str, Tensor]], inside: bool) -> dict[str, Tensor]:
+    """Parameters after one step of Adam, ``inside`` the backward pass or after it.
+
+    eps of one: a first step with the usual one goes by the sign of a gradient, which for the smallest
+    is rounding.
+    """
+    parameters = [p for _, p in present]
+    if inside:
+        Adam(parameters, lr=0.5, eps=1.0).backward_step(loss)
+        written = [name for name, p in present if p.grad is not None]
+        if written:
+            raise RuntimeError(f"the backward pass wrote {written} instead of stepping")
+    else:
+        optimizer = torch.optim.Adam(parameters, lr=0.5, eps=1.0)
+        loss.backward()
+        optimizer.step()
+    return {name.removeprefix("d"): p.detach().clone() for name, p in present}
 
 
 def _distance(got: Tensor, exact: Tensor) -> float:

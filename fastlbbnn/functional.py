@@ -16,6 +16,7 @@ from ._checks import (
     check_seed,
     check_temperature,
     explain_failure,
+    explain_nan_sums,
 )
 from ._mixed import autocast, without_autocast
 
@@ -84,6 +85,11 @@ def gated_linear(
         Outputs ``[samples, M, N]`` in the dtype of x, and the sums H, A, A_w, T, S as a tensor ``[5]``.
         Gradients have the dtypes of what they belong to. (Beside float32 parameters, an x in half precision
         is multiplied in it on a GPU and summed in float32; on a CPU it is computed with in float32.)
+
+    Raises:
+        ValueError: a parameter holds NaN or infinity; it says which and where. On a GPU nothing is looked
+            at (that would wait for the device at every layer) and outputs and sums come out as NaN, except
+            within ``torch.autograd.detect_anomaly()``, where it raises there too.
     """
     check_block(block)
     check_samples(samples)
@@ -124,14 +130,17 @@ def gated_linear_unchecked(
             hard, backend, single,
         )
         return y.to(x.dtype), sums
+    parameters = (kappa, rho, omega, bias_kappa, bias_rho)
     try:
-        return ops.GatedLinearFunction.apply(
-            x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, block, temperature, hard,
-            single,
+        y, sums = ops.GatedLinearFunction.apply(
+            x, *parameters, seed, samples, block, temperature, hard, single
         )
     except RuntimeError:
-        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        explain_failure(*parameters)
         raise
+    if chosen == "triton":
+        explain_nan_sums(sums, [parameters])
+    return y, sums
 
 
 def gated_mlp(
@@ -215,11 +224,14 @@ def gated_mlp_unchecked(
         return y.to(x.dtype), sums
     draw = (samples, [n for block in blocks for n in block], list(temperatures), hard)
     try:
-        return ops.GatedMLPFunction.apply(x, seeds, draw, single, *parameters)
+        y, sums = ops.GatedMLPFunction.apply(x, seeds, draw, single, *parameters)
     except RuntimeError:
         for layer in layers:
             explain_failure(*layer)
         raise
+    if chosen == "triton":
+        explain_nan_sums(sums, layers)
+    return y, sums
 
 
 def local_linear(
@@ -269,13 +281,15 @@ def local_linear_unchecked(
             x.to(kappa.dtype), kappa, rho, omega, bias_kappa, bias_rho, seed, samples, backend, single
         )
         return y.to(x.dtype), sums
+    parameters = (kappa, rho, omega, bias_kappa, bias_rho)
     try:
-        return ops.LocalLinearFunction.apply(
-            x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, single
-        )
+        y, sums = ops.LocalLinearFunction.apply(x, *parameters, seed, samples, single)
     except RuntimeError:
-        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        explain_failure(*parameters)
         raise
+    if chosen == "triton":
+        explain_nan_sums(sums, [parameters])
+    return y, sums
 
 
 def kl_sums(
@@ -291,61 +305,16 @@ def kl_sums(
     """The five sums H, A, A_w, T, S of a layer as a tensor ``[5]``, without a draw."""
     check_block(block)
     check_parameters(kappa, rho, omega, bias_kappa, bias_rho, block)
-    if backends.choose(kappa, backend) == "reference":
-        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
-        return reference.kl_sums(kappa, rho, omega, bias_kappa, bias_rho, block=block)
+    parameters = (kappa, rho, omega, bias_kappa, bias_rho)
+    chosen = backends.choose(kappa, backend)
+    if chosen == "reference":
+        explain_failure(*parameters)
+        return reference.kl_sums(*parameters, block=block)
     try:
-        return ops.KLSumsFunction.apply(
-            kappa, rho, omega, bias_kappa, bias_rho, tuple(block)
-        )
+        sums = ops.KLSumsFunction.apply(*parameters, tuple(block))
     except RuntimeError:
-        explain_failure(kappa, rho, omega, bias_kappa, bias_rho)
+        explain_failure(*parameters)
         raise
-
-
-def mixture_linear(
-    x: Tensor,
-    kappa: Tensor,
-    rho: Tensor,
-    bias_kappa: Tensor | None,
-    bias_rho: Tensor | None,
-    prior: reference.ScaleMixture,
-    *,
-    seed: Tensor | None = None,
-    samples: int = 1,
-    backend: str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """``gated_linear`` without gates, under a scale-mixture prior of weights and biases.
-
-    The draws of weights are those of ``gated_linear``. Returns outputs ``[samples, M, N]`` and the
-    estimate of the KL, in nats, at the same draws.
-    """
-    check_samples(samples)
-    check_parameters(kappa, rho, None, bias_kappa, bias_rho, (1, 1))
-    check_input(x, kappa, samples)
-    if seed is None:
-        seed = draw_seed(device=x.device)
-    check_seed("seed", seed, 1)
-    return mixture_linear_unchecked(
-        x, kappa, rho, bias_kappa, bias_rho, prior, seed, samples, backend
-    )
-
-
-def mixture_linear_unchecked(
-    x, kappa, rho, bias_kappa, bias_rho, prior, seed, samples, backend=None, single=False
-) -> tuple[Tensor, Tensor]:
-    """``mixture_linear`` for callers whose arguments are right by construction; ``single`` as above."""
-    if backends.choose(kappa, backend) != "cpp":
-        # On a GPU too: its kernels keep no draws, and the prior's term needs them.
-        explain_failure(kappa, rho, None, bias_kappa, bias_rho)
-        y, kl = reference.mixture_linear(
-            x, kappa, rho, bias_kappa, bias_rho, prior, seed=seed, samples=samples
-        )
-        return (y.squeeze(0) if single else y), kl
-    try:
-        return ops.MixtureLinearFunction.apply(
-            x, kappa, rho, bias_kappa, bias_rho, seed, samples, prior, single
-        )
-    except RuntimeError:
-        explain_failure(kappa, rho, None, bias_kappa, bias_rho)
-        raise
+    if chosen == "triton":
+        explain_nan_sums(sums, [parameters])
+    return sums

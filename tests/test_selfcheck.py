@@ -31,6 +31,10 @@ def test_quick_run_agrees_and_writes_a_report(tmp_path):
     here = {n for n, b in backends.BACKENDS.items() if n != "reference" and not b.unavailable()}
     assert {row["backend"] for row in report["checks"]} | set(report["skipped"]) >= here
     assert all(row["repeatable"] for row in report["checks"])
+    checked = {row["what"] for row in report["checks"]}
+    assert "Adam inside" in checked
+    if any(row["backend"] == "triton" for row in report["checks"]):
+        assert "mixed" in checked
     if not torch.cuda.is_available():
         assert report["interpreted"]
         if any(row["backend"] == "triton" for row in report["checks"]):

@@ -110,6 +110,47 @@ def test_compiled_functions_equal_eager_ones(op):
         torch.testing.assert_close(g, expected, rtol=0.0, atol=0.0)
 
 
+def test_inductor_compiles_what_stands_around_an_operator():
+    """The whole way of ``torch.compile``; on a CPU its code around the kernels is C++."""
+    parameters, x = make_parameters(6, 10), torch.randn(4, 10, requires_grad=True)
+
+    def call(x, *parameters):
+        y, sums = functional.gated_linear(
+            torch.tanh(x) * 2.0, *parameters, seed=SEED, samples=2, backend="triton"
+        )
+        return (torch.relu(y) + 1.0).square().sum() + sums.square().sum()
+
+    eager, compiled = call(x, *parameters), torch.compile(call, fullgraph=True)(x, *parameters)
+    # Sums of 48 squares in two orders, of numbers that tanh rounds differently.
+    torch.testing.assert_close(compiled, eager, rtol=48 * EPS32, atol=0.0)
+    wanted = [x, *parameters]
+    expected = torch.autograd.grad(eager, wanted)
+    for got, want in zip(torch.autograd.grad(compiled, wanted), expected):
+        assert relative_error(got, want) <= 48 * EPS32
+
+
+@pytest.mark.parametrize("op", ["gated_linear", "local_linear", "kl_sums", "gated_mlp"])
+def test_a_nan_parameter_is_named_where_anomalies_are_detected(op):
+    """Elsewhere it passes through: to look for it would be to wait for the GPU at every layer."""
+    parameters = detached(6, 10)
+    parameters[1][2, 3] = float("nan")
+    x = torch.ones(4, 10)
+
+    def call():
+        if op == "kl_sums":
+            return functional.kl_sums(*parameters, backend="triton")
+        if op == "gated_mlp":
+            return functional.gated_mlp(x, [parameters], backend="triton")[1]
+        return getattr(functional, op)(x, *parameters, backend="triton")[1]
+
+    assert call().isnan().any()
+    with torch.autograd.detect_anomaly(check_nan=False):
+        with pytest.raises(ValueError, match=r"rho holds 1 values .* nan at \[2, 3\]"):
+            call()
+        parameters[1][2, 3] = 0.0
+        assert torch.isfinite(call()).all()
+
+
 @pytest.mark.parametrize("samples", [1, 2])
 def test_an_mlp_agrees_with_the_reference(samples):
     """Two layers with a fused ReLU between them, blocks in one and no indicators in the other."""
