@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import functional, reference
-from .._checks import check_block, check_positive_int, check_temperature
-from .._memory import staggered_empty
+from .._checks import check_block, check_temperature
 from .._mixed import autocast
 from ..priors import FixedPrior, Prior
-from .base import BayesianLayer
+from .base import GaussianWeights
 from .inclusion import FAMILIES, Inclusion
 from .modes import Pass, WeightMode, current_pass
 from .recording import is_recording, leave_kl, leave_sums
@@ -28,7 +27,7 @@ Estimator = Literal["concrete", "local"]
 _CERTAIN = 60.0
 
 
-class BayesianLinear(BayesianLayer):
+class BayesianLinear(GaussianWeights):
     """What layers of the fused kernels share: Gaussian weights, five sums and a prior of them."""
 
     mixes_precision = True
@@ -50,9 +49,7 @@ class BayesianLinear(BayesianLayer):
         device=None,
         dtype=None,
     ) -> None:
-        super().__init__()
-        self.in_features = check_positive_int("in_features", in_features)
-        self.out_features = check_positive_int("out_features", out_features)
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         check_block(block)
         check_temperature(temperature)
         if estimator not in ("concrete", "local"):
@@ -72,24 +69,6 @@ class BayesianLinear(BayesianLayer):
         self.prior.to(device=device)
 
         self.register_module("inclusion", None)
-        kwargs = {"device": device, "dtype": dtype}
-        shape = (out_features, in_features)
-        self.kappa = nn.Parameter(staggered_empty(shape, 0, **kwargs))
-        self.rho = nn.Parameter(staggered_empty(shape, 1, **kwargs))
-        for name in ("bias_kappa", "bias_rho"):
-            value = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
-            self.register_parameter(name, value)
-
-    def reset_parameters(self) -> None:
-        """Means as in ``nn.Linear``, scales a tenth of their spread."""
-        bound = 1.0 / math.sqrt(self.in_features)
-        rho = math.log(math.expm1(0.1 * bound))
-        with torch.no_grad():
-            self.kappa.uniform_(-bound, bound)
-            self.rho.uniform_(rho - 0.5, rho + 0.5)
-            if self.bias_kappa is not None:
-                self.bias_kappa.uniform_(-bound, bound)
-                self.bias_rho.uniform_(rho - 0.5, rho + 0.5)
 
     # --- the posterior -----------------------------------------------------------------------
 
@@ -258,7 +237,7 @@ class BayesianLinear(BayesianLayer):
         return torch.stack(draws).mean(0)
 
     def extra_repr(self) -> str:
-        parts = [f"{self.in_features}, {self.out_features}, bias={self.bias_kappa is not None}"]
+        parts = [super().extra_repr()]
         if self.block != (1, 1):
             parts.append(f"block={self.block}")
         parts.append(f"estimator={self.estimator!r}")
