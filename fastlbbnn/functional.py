@@ -318,3 +318,52 @@ def kl_sums(
     if chosen == "triton":
         explain_nan_sums(sums, [parameters])
     return sums
+
+
+def mixture_linear(
+    x: Tensor,
+    kappa: Tensor,
+    rho: Tensor,
+    bias_kappa: Tensor | None,
+    bias_rho: Tensor | None,
+    prior: reference.ScaleMixture,
+    *,
+    seed: Tensor | None = None,
+    samples: int = 1,
+    backend: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """``gated_linear`` without gates, under a scale-mixture prior of weights and biases.
+
+    The draws of weights are those of ``gated_linear``. Returns outputs ``[samples, M, N]`` and the
+    estimate of the KL, in nats, at the same draws.
+    """
+    check_samples(samples)
+    check_parameters(kappa, rho, None, bias_kappa, bias_rho, (1, 1))
+    check_input(x, kappa, samples)
+    if seed is None:
+        seed = draw_seed(device=x.device)
+    check_seed("seed", seed, 1)
+    y, kl = mixture_linear_unchecked(
+        x.to(kappa.dtype), kappa, rho, bias_kappa, bias_rho, prior, seed, samples, backend
+    )
+    return y.to(x.dtype), kl
+
+
+def mixture_linear_unchecked(
+    x, kappa, rho, bias_kappa, bias_rho, prior, seed, samples, backend=None, single=False
+) -> tuple[Tensor, Tensor]:
+    """``mixture_linear`` for callers whose arguments are right by construction; ``single`` as above."""
+    if backends.choose(kappa, backend) != "cpp":
+        # On a GPU too: its kernels keep no draws, and the prior's term needs them.
+        explain_failure(kappa, rho, None, bias_kappa, bias_rho)
+        y, kl = reference.mixture_linear(
+            x, kappa, rho, bias_kappa, bias_rho, prior, seed=seed, samples=samples
+        )
+        return (y.squeeze(0) if single else y), kl
+    try:
+        return ops.MixtureLinearFunction.apply(
+            x, kappa, rho, bias_kappa, bias_rho, seed, samples, prior, single
+        )
+    except RuntimeError:
+        explain_failure(kappa, rho, None, bias_kappa, bias_rho)
+        raise

@@ -122,6 +122,15 @@ def test_the_kl_is_that_of_the_weights_which_computed_the_outputs():
     torch.testing.assert_close(kl.double(), expected.double(), rtol=1e-5, atol=1e-4)
 
 
+def test_half_precision_inputs_are_computed_with_in_float32():
+    kappa, rho, _, *bias = make_parameters(5, 7, gated=False)
+    x = torch.randn(3, 7).bfloat16()
+    y, kl = functional.mixture_linear(x, kappa, rho, *bias, PAPER, seed=SEED)
+    exact, same = functional.mixture_linear(x.float(), kappa, rho, *bias, PAPER, seed=SEED)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, exact.bfloat16()) and torch.equal(kl, same)
+
+
 def test_predictions_make_the_same_draws_without_the_kl():
     layer, outputs = MixtureLinear(6, 5), []
     x = torch.randn(4, 6)
