@@ -231,6 +231,10 @@ def test_the_kl_of_the_logits_is_that_of_two_normals(name):
     prior = joint(xi, 1.7**2 * torch.eye(xi.numel(), dtype=torch.float64))
     expected = torch.distributions.kl_divergence(joint(xi, joint_covariance(family)), prior)
     torch.testing.assert_close(family.kl(), expected)
+    fixed = make(name, prior_logit_sd=1.7, prior_logit_mean=-1.0)
+    prior = joint(torch.full_like(xi, -1.0), prior.covariance_matrix)
+    expected = torch.distributions.kl_divergence(joint(xi, joint_covariance(fixed)), prior)
+    torch.testing.assert_close(fixed.kl(), expected)
     assert make(name).kl() is None
 
 
@@ -550,6 +554,7 @@ def test_a_family_can_be_named_or_made():
         (lambda: MVN(4, 5, scale=0.0), ValueError, "scale=0.0"),
         (lambda: MVN(4, 5, scale="1"), TypeError, "scale='1' is a str"),
         (lambda: MVN(4, 5, prior_logit_sd=-1.0), ValueError, "prior_logit_sd=-1.0"),
+        (lambda: MVN(4, 5, prior_logit_mean=0.0), ValueError, "prior_logit_mean=0.0 without"),
         (lambda: MVN(400, 784, over="layer"), ValueError, r"take 1465\.\d GiB .* over='inputs'"),
         (lambda: LowRankMVN(4, 5, rank=-1), ValueError, "rank=-1"),
         (lambda: LowRankMVN(4, 5, rank=1.0), TypeError, "rank=1.0 is a float"),

@@ -13,6 +13,25 @@ from .random import RandomLogits, check_choice
 Over = Literal["inputs", "inputs-by-row"]
 
 
+class ScaledNoise(torch.autograd.Function):
+    """``xi + exp(log_scale) z``, [R, D], in as few passes over memory as it takes. z has no gradient."""
+
+    @staticmethod
+    def forward(ctx, xi: Tensor, log_scale: Tensor, z: Tensor) -> Tensor:
+        scale = log_scale.exp()
+        ctx.save_for_backward(scale, z)
+        return torch.addcmul(xi, scale, z)
+
+    @staticmethod
+    def backward(ctx, g: Tensor):
+        scale, z = ctx.saved_tensors
+        if not ctx.needs_input_grad[1]:
+            return g, None, None
+        product = g * z
+        shared = scale.dim() == 1
+        return g, product.sum(0).mul_(scale) if shared else product.mul_(scale), None
+
+
 class LowRankMVN(RandomLogits):
     """Multivariate normal logits with ``Sigma = D + F F'`` (LBBNN-GP-LFMVN).
 
@@ -26,7 +45,7 @@ class LowRankMVN(RandomLogits):
             "inputs": one D and F [cols, rank] for all rows.
         scale: standard deviation of the logits at the start, half of the variance from D and half from
             F's random start (from F = 0 no gradient leads anywhere).
-        prior_logit_sd: see ``RandomLogits``.
+        prior_logit_sd, prior_logit_mean: see ``RandomLogits``.
     """
 
     def __init__(
@@ -38,11 +57,13 @@ class LowRankMVN(RandomLogits):
         over: Over = "inputs-by-row",
         scale: float = 1.0,
         prior_logit_sd: float | None = None,
+        prior_logit_mean: float | None = None,
         device=None,
         dtype=None,
     ) -> None:
         super().__init__(
-            rows, cols, scale=scale, prior_logit_sd=prior_logit_sd, device=device, dtype=dtype
+            rows, cols, scale=scale, prior_logit_sd=prior_logit_sd, prior_logit_mean=prior_logit_mean,
+            device=device, dtype=dtype,
         )
         if isinstance(rank, bool) or not isinstance(rank, int):
             raise TypeError(f"rank={rank!r} is a {type(rank).__name__}; expected an int, at least 0")
@@ -70,13 +91,13 @@ class LowRankMVN(RandomLogits):
     def _draw(self, seed: Tensor) -> Tensor:
         noise = self._noise(seed, self.rank)
         z, f = noise[:, : self.cols], noise[:, self.cols :]
-        omega = torch.addcmul(self.xi, self.log_scale.exp(), z)
+        omega = ScaledNoise.apply(self.xi, self.log_scale, z)
         if self.factor is None:
             return omega
         if self.over == "inputs":
             return torch.addmm(omega, f, self.factor.T)
         if self.rank == 1:
-            return torch.addcmul(omega, self.factor.squeeze(-1), f)
+            return omega + self.factor.squeeze(-1) * f
         return omega + torch.matmul(self.factor, f.unsqueeze(-1)).squeeze(-1)
 
     def covariance(self) -> Tensor:

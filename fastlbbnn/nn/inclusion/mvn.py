@@ -30,7 +30,7 @@ class MVN(RandomLogits):
             row; "layer": all indicators of the layer, ``[rows*cols, rows*cols]``, row by row. A factor of
             more than ``MAX_FACTOR_ENTRIES`` entries is refused.
         scale: standard deviation of the logits at the start; ``Sigma = scale**2 I``.
-        prior_logit_sd: see ``RandomLogits``.
+        prior_logit_sd, prior_logit_mean: see ``RandomLogits``.
     """
 
     def __init__(
@@ -41,11 +41,13 @@ class MVN(RandomLogits):
         over: Over = "inputs",
         scale: float = 1.0,
         prior_logit_sd: float | None = None,
+        prior_logit_mean: float | None = None,
         device=None,
         dtype=None,
     ) -> None:
         super().__init__(
-            rows, cols, scale=scale, prior_logit_sd=prior_logit_sd, device=device, dtype=dtype
+            rows, cols, scale=scale, prior_logit_sd=prior_logit_sd, prior_logit_mean=prior_logit_mean,
+            device=device, dtype=dtype,
         )
         size = rows * cols
         shapes: dict[str, tuple[int, ...]] = {

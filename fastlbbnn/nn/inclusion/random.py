@@ -32,18 +32,26 @@ class RandomLogits(Inclusion):
 
     **What it cannot do.** It is also the mean over q(omega) of the mean-field bound at omega, and no mean
     exceeds a maximum: whatever the data, its optimum has ``Sigma = 0`` at the best mean-field logits.
-    Trained long enough, every variance shrinks where the logit still matters (where alpha is close to 0
-    or 1 the bound is flat, and the variance stays near its start). Correlations along the way are real,
-    but no property of the posterior.
+    Under training variances shrink while their logits matter, and stop where alpha has come close to 0
+    or 1, since the bound is flat there. The covariance moves, but where it ends says little about the
+    posterior.
 
     **What makes Sigma meaningful.** Any fixed ``r(omega)`` gives a valid bound, too. With
-    ``prior_logit_sd=s`` it is ``N(xi, s^2 I)``, and the objective has the further term
+    ``prior_logit_sd=s`` it is ``N(m, s^2 I)``, and the objective has the further term
 
-        KL(N(xi, Sigma) || N(xi, s^2 I)) = (tr(Sigma)/s^2 - D - log det Sigma + D log s^2) / 2
+        KL(N(xi, Sigma) || N(m, s^2 I)) = (tr(Sigma)/s^2 - D - log det Sigma + D log s^2 + |xi-m|^2/s^2) / 2
 
-    a vector of D logits. Sigma then settles at ``Sigma^-1 = I/s^2 + E[-Hessian of the mean-field bound in
-    omega]``: logits that the data do not care about keep the variance s^2, those that replace each other
-    get negative correlations, those that need each other positive ones. The price is a looser bound.
+    a vector of D logits. Sigma then settles at
+
+        Sigma^-1 = I/s^2 + E[-Hessian of the mean-field bound in omega],
+
+    so that logits that the data do not care about keep the variance s^2, those of covariates that replace
+    each other (near-duplicates) get negative correlations, and those that need each other positive ones.
+    Unless ``prior_logit_mean`` says otherwise, m is xi itself: means are free and the inclusion
+    probabilities are about those of mean-field, but as they become certain the bound gets flat, and the
+    correlations vanish with it. A fixed ``prior_logit_mean=m`` keeps logits where the bound is curved and
+    correlations show, at a price: it pulls all inclusion probabilities towards sigmoid(m), those of
+    false weights, too. Use it to look at dependence, not to select.
     """
 
     random = True
@@ -55,6 +63,7 @@ class RandomLogits(Inclusion):
         *,
         scale: float,
         prior_logit_sd: float | None,
+        prior_logit_mean: float | None,
         device=None,
         dtype=None,
     ) -> None:
@@ -66,8 +75,17 @@ class RandomLogits(Inclusion):
                 raise TypeError(f"{name}={value!r} is a {type(value).__name__}; expected a positive float")
             if not 0.0 < value < math.inf:
                 raise ValueError(f"{name}={value}; expected a positive standard deviation of logits")
+        if prior_logit_mean is not None:
+            if prior_logit_sd is None:
+                raise ValueError(
+                    f"prior_logit_mean={prior_logit_mean} without prior_logit_sd; expected both, or a "
+                    "standard deviation alone"
+                )
+            if not math.isfinite(prior_logit_mean):
+                raise ValueError(f"prior_logit_mean={prior_logit_mean}; expected a finite logit")
         self.scale = float(scale)
         self.prior_logit_sd = None if prior_logit_sd is None else float(prior_logit_sd)
+        self.prior_logit_mean = None if prior_logit_mean is None else float(prior_logit_mean)
         self.xi = nn.Parameter(staggered_empty((rows, cols), 2, device=device, dtype=dtype))
 
     def reset_parameters(self) -> None:
@@ -145,13 +163,16 @@ class RandomLogits(Inclusion):
     # --- objective ---------------------------------------------------------------------------
 
     def kl(self) -> Tensor | None:
-        """KL(q(omega) || N(xi, prior_logit_sd^2 I)), a sum in nats; None without ``prior_logit_sd``."""
+        """KL(q(omega) || N(m, prior_logit_sd^2 I)), a sum in nats; None without ``prior_logit_sd``."""
         if self.prior_logit_sd is None:
             return None
         s2 = self.prior_logit_sd**2
         trace, log_det = self._trace_and_log_det()
         count = self.rows * self.cols
-        return 0.5 * (trace / s2 - log_det + count * (math.log(s2) - 1.0))
+        value = 0.5 * (trace / s2 - log_det + count * (math.log(s2) - 1.0))
+        if self.prior_logit_mean is None:
+            return value
+        return value + 0.5 / s2 * (self.xi - self.prior_logit_mean).square().sum()
 
     def _trace_and_log_det(self) -> tuple[Tensor, Tensor]:
         """Of the covariance of all logits of the layer."""
@@ -167,6 +188,8 @@ class RandomLogits(Inclusion):
         text = f"{self.rows}, {self.cols}, scale={self.scale:g}"
         if self.prior_logit_sd is not None:
             text += f", prior_logit_sd={self.prior_logit_sd:g}"
+        if self.prior_logit_mean is not None:
+            text += f", prior_logit_mean={self.prior_logit_mean:g}"
         return text
 
 
