@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from . import metrics
 from .data import Dataset
+from .likelihoods import Likelihood, as_likelihood
 from .methods import Method, Prediction
 from .nn.modes import WeightMode
 from .objective import bayesian_layers
@@ -27,14 +28,6 @@ from .structure import layer_structure, resolve_threshold, structure_of
 from .training.pruning import weight_density
 from .training.run import Run, write_json
 
-#: From a network's outputs to the mean of the response.
-_RESPONSE = {
-    "categorical": lambda output: output.softmax(-1),
-    "bernoulli": torch.sigmoid,
-    "gaussian": lambda output: output,
-    "poisson": torch.exp,
-}
-
 
 def evaluate_run(run: Run, dataset: Dataset, *, samples: int = 10, seed: int = 0) -> dict[str, Any]:
     """Evaluate every saved network of a run, write ``results.json``, return its content."""
@@ -42,7 +35,10 @@ def evaluate_run(run: Run, dataset: Dataset, *, samples: int = 10, seed: int = 0
     layers: list[dict[str, Any]] = []
     for stage in run.stages:
         model = run.model(stage)
-        found = evaluate(model, run.method, dataset, samples=samples, seed=seed, stage=stage)
+        found = evaluate(
+            model, run.method, dataset, samples=samples, seed=seed, stage=stage,
+            likelihood=run.likelihood(stage),
+        )
         rows += [{"stage": stage, **row} for row in found]
         layers += [{"stage": stage, **r} for r in layer_rows(model)]
     results = {"rows": rows, "layers": layers, "n_test": dataset.n_test, "samples": samples, "seed": seed}
@@ -58,14 +54,17 @@ def evaluate(
     samples: int = 10,
     seed: int = 0,
     stage: str = "trained",
+    likelihood: Likelihood | None = None,
 ) -> list[dict[str, Any]]:
     """One row a prediction and number of draws.
 
+    ``likelihood`` is the data's own unless it has learnt something (``Run.likelihood``).
     After ``stage`` "post-median" only the selected model was trained: the other predictions are left out.
 
     A median model without a path from an input to an output would be a constant: its rows are those of
     the nearest threshold that connects it, and say so ("threshold").
     """
+    likelihood = as_likelihood(dataset.likelihood) if likelihood is None else likelihood
     threshold = 0.5
     if any(p.gamma == "MED" for p in method.predictions):
         threshold = resolve_threshold(model, 0.5, warn=False)  # the rows say so
@@ -73,18 +72,24 @@ def evaluate(
     for prediction in method.predictions:
         if stage == "post-median" and prediction.gamma not in ("MED", "PRN"):
             continue
-        rows += _rows_of(model, prediction, dataset, samples, seed, threshold)
+        rows += _rows_of(model, prediction, dataset, likelihood, samples, seed, threshold)
     return rows
 
 
 def _rows_of(
-    model: nn.Module, prediction: Prediction, dataset: Dataset, samples: int, seed: int, threshold: float
+    model: nn.Module,
+    prediction: Prediction,
+    dataset: Dataset,
+    likelihood: Likelihood,
+    samples: int,
+    seed: int,
+    threshold: float,
 ) -> list[dict[str, Any]]:
     generator = torch.Generator().manual_seed(seed)
     mode = prediction.mode
     draws = predict(
         model, dataset.x_test, mode=mode, samples=samples, threshold=threshold,
-        transform=_RESPONSE[dataset.likelihood], average=False, generator=generator,
+        likelihood=likelihood, average=False, generator=generator,
     )
     about = {"gamma": prediction.gamma, "beta": prediction.beta}
     if mode in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from .._files import replace_file
 
 _MODEL, _ADAM, _RANDOM, _PRUNING = "model.", "adam.", "random.", "pruning."
+_NOISE = "noise."
 
 
 def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -38,15 +39,23 @@ def _read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path} is damaged or no safetensors file ({error}); delete it") from error
 
 
-def save_network(path: Path, network: nn.Module, **about: Any) -> None:
-    _write(path, dict(network.state_dict()), {"kind": "network", **about})
+def save_network(path: Path, network: nn.Module, noise: nn.Module | None = None, **about: Any) -> None:
+    """``noise``: a likelihood with parameters of its own, kept in the same file."""
+    tensors = dict(network.state_dict())
+    if noise is not None:
+        tensors |= {_NOISE + name: t for name, t in noise.state_dict().items()}
+    _write(path, tensors, {"kind": "network", **about})
 
 
-def load_network(path: Path, network: nn.Module) -> dict[str, Any]:
-    """Fill ``network``; returns what was said about it."""
+def load_network(path: Path, network: nn.Module, noise: nn.Module | None = None) -> dict[str, Any]:
+    """Fill ``network``, and ``noise`` if given; returns what was said about it."""
     tensors, about = _read(path, "network")
     try:
-        network.load_state_dict(tensors)
+        network.load_state_dict({n: t for n, t in tensors.items() if not n.startswith(_NOISE)})
+        if noise is not None:
+            noise.load_state_dict(
+                {n.removeprefix(_NOISE): t for n, t in tensors.items() if n.startswith(_NOISE)}
+            )
     except RuntimeError as error:
         raise ValueError(f"{path} does not fit the network that run.json describes: {error}") from error
     return about

@@ -24,6 +24,8 @@ from torch import nn
 
 from .. import __version__
 from .._files import replace_file
+from ..dispersion import GaussianDispersion
+from ..likelihoods import Likelihood, as_likelihood
 from ..methods import Method, find_method
 from .checkpoint import load_network
 from .recipes import Recipe
@@ -85,6 +87,21 @@ class Run:
     def new_network(self) -> nn.Module:
         """Untrained, with the recipe's options."""
         return self.method.build(self.config["sizes"], self.config["n_train"], **self.recipe.options)
+
+    def new_noise(self) -> GaussianDispersion | None:
+        """The likelihood, untrained, where it has parameters of its own: a Gaussian's variance."""
+        if self.config["likelihood"] != "gaussian":
+            return None
+        return GaussianDispersion(n_values=self.config["n_train"] * self.config["sizes"][-1])
+
+    def likelihood(self, stage: str = "trained") -> Likelihood:
+        """For ``predict`` and its like, with the noise that the stage has learnt."""
+        noise = self.new_noise()
+        if noise is None:
+            return as_likelihood(self.config["likelihood"])
+        with torch.random.fork_rng(devices=[]):
+            load_network(self.folder / f"{stage}.safetensors", self.new_network(), noise)
+        return noise
 
     def model(self, stage: str = "trained") -> nn.Module:
         """The network at the end of a stage, in eval() mode."""

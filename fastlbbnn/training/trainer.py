@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from ..data import Dataset
@@ -107,6 +107,12 @@ class _Trainer:
         self.generator = torch.Generator().manual_seed(seed)
         self.network = self.run.new_network()
         self.is_bayesian = bool(bayesian_layers(self.network))
+        self.noise = self.run.new_noise()
+        self.likelihood = dataset.likelihood if self.noise is None else self.noise
+        #: All that is trained.
+        self.parts = nn.ModuleDict({"network": self.network})
+        if self.noise is not None:
+            self.parts["noise"] = self.noise
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.pruning: GradualPruning | None = None
@@ -117,7 +123,7 @@ class _Trainer:
         if checkpoint is not None:
             self.epoch = checkpoint.position["epoch"]
             first = checkpoint.position["stage"]
-            checkpoint.restore_network(self.network)
+            checkpoint.restore_network(self.parts)
             self.history = read_history(self.folder / "history.csv")[: checkpoint.position["rows"]]
         total = self._total_epochs()
         label = f"{self.run.config['method']} on {self.dataset.name}, seed {self.seed}"
@@ -140,7 +146,7 @@ class _Trainer:
     def _stage(self, index: int, checkpoint: Checkpoint | None, bar: tqdm) -> None:
         stage = self.recipe.stages[index]
         if checkpoint is None and stage.start_from is not None:
-            about = load_network(self.folder / f"{stage.start_from}.safetensors", self.network)
+            about = load_network(self.folder / f"{stage.start_from}.safetensors", self.network, self.noise)
             self.epoch = about["epoch"]
         optimizer = self._optimizer(stage)
         start = self.epoch if checkpoint is None else checkpoint.position["stage_start"]
@@ -169,14 +175,15 @@ class _Trainer:
             self.pruning.detach()
         if stage.saves is not None:
             save_network(
-                self.folder / f"{stage.saves}.safetensors", self.network, stage=stage.saves, epoch=self.epoch
+                self.folder / f"{stage.saves}.safetensors", self.network, self.noise, stage=stage.saves,
+                epoch=self.epoch,
             )
         write_history(self.folder / "history.csv", self.history)
 
     def _save(self, index: int, stage_start: int, optimizer: Adam) -> None:
         # The history first: a checkpoint says how many of its rows are its own.
         write_history(self.folder / "history.csv", self.history)
-        save_checkpoint(self.checkpoint_path, self.network, optimizer, self.generator, {
+        save_checkpoint(self.checkpoint_path, self.parts, optimizer, self.generator, {
             "stage": index, "stage_start": stage_start, "epoch": self.epoch, "rows": len(self.history),
         }, self.pruning)
 
@@ -188,7 +195,7 @@ class _Trainer:
     def _optimizer(self, stage: Stage) -> Adam:
         """A new Adam for the kinds of parameters that the stage trains; all others are fixed."""
         groups = param_groups(
-            self.network, **{kind: stage.step_sizes.get(kind, 0.0) for kind in KINDS}
+            self.parts, **{kind: stage.step_sizes.get(kind, 0.0) for kind in KINDS}
         )
         for group in groups:
             for parameter in group["params"]:
@@ -237,22 +244,23 @@ class _Trainer:
         self, stage: Stage, optimizer: Adam, x: Tensor, y: Tensor, kl_weight: float
     ) -> Tensor:
         """Loss (of the bound), log-likelihood, KL and right answers of one batch."""
-        likelihood = self.dataset.likelihood
+        share = len(x) / self.dataset.n_train
         if not self.is_bayesian:
             output = self.network(x)
-            loss = negative_log_likelihood(output, y, likelihood)
-            optimizer.backward_step(loss)
+            loss = negative_log_likelihood(output, y, self.likelihood)
+            kl = 0.0 if self.noise is None else self.noise.kl()
+            optimizer.backward_step(loss + share * kl)
             if self.pruning is not None:
                 self.pruning.step()
-            log_likelihood, kl = -loss.item(), 0.0
+            log_likelihood, kl = -loss.item(), torch.as_tensor(kl).item()
         else:
             bound = elbo(
-                self.network, x, y, n_data=self.dataset.n_train, likelihood=likelihood,
+                self.network, x, y, n_data=self.dataset.n_train, likelihood=self.likelihood,
                 samples=self.recipe.samples, mode=stage.mode, generator=self.generator,
             )
             optimizer.backward_step(bound.loss if kl_weight == 1.0 else bound.tempered_loss(kl_weight))
             output, log_likelihood, kl = bound.output, bound.log_likelihood.item(), bound.kl.item()
-        loss = len(x) / self.dataset.n_train * kl - log_likelihood
+        loss = share * kl - log_likelihood
         return torch.tensor((loss, log_likelihood, kl, self._right(output, y)), dtype=torch.float64)
 
     def _right(self, output: Tensor, y: Tensor) -> float:

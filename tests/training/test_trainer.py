@@ -127,6 +127,27 @@ def test_gradual_pruning_ends_at_its_density(data, tmp_path):
     assert row["density"] == sum(round(0.08 * n) for n in weights) / sum(weights)
 
 
+@pytest.mark.parametrize("method", ["LBBNN-GP-MF", "FNN"])
+def test_regression_learns_its_noise(method, tmp_path):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(400, 3, generator=generator)
+    y = 2.0 * x[:, :1] + 0.3 * torch.randn(400, 1, generator=generator)
+    data = Dataset(
+        name="line", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:],
+        likelihood="gaussian", classes=None, class_names=None, input_shape=(3,),
+    )
+    stage = Stage("training", 150, {"weights": 2e-2, "inclusion": 2e-2}, saves="trained", kl_warmup=30)
+    recipe = Recipe(method, "test", (stage,), hidden=(8,), batch=50)
+    run = load_run(train(method, data, recipe, out=tmp_path / "r", progress=False))
+    # The shape's posterior is known, so the variance's estimate is as good as 300 residuals make it:
+    # a relative standard error of sqrt(2/300) = 8 %; three of them, and the network's own error.
+    variance = run.likelihood().log_variance.exp().item()
+    assert 0.09 * 0.7 < variance < 0.09 * 1.6
+    rows = evaluate_run(run, data, samples=5)["rows"]
+    assert all(row["rmse"] < 0.5 for row in rows)
+    assert all(row["rmse"] > 0.2 for row in rows)
+
+
 def test_pre_training_ends_when_the_prior_is_sparse(data, tmp_path):
     stages = (
         Stage("pre-training", 5, {"weights": 1e-3, "psi": 1e-3}, until_psi_below=0.9),
