@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .app import Json, Seed, app, print_json, table
+from .app import Json, Seed, Threads, app, print_json, table, use_threads
 from .runs import DataOption, Root, RunFolder
 
 Artifact = Annotated[
@@ -27,21 +27,31 @@ def select(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="ARTIFACT", help="By default RUN/selected.safetensors.", show_default=False
+            "--out",
+            "-o",
+            metavar="ARTIFACT",
+            help="By default RUN/selected.safetensors.",
+            show_default=False,
         ),
     ] = None,
     threshold: Annotated[
         float | None,
         typer.Option(
-            help="Keep weights with an inclusion probability above this; by default 0.5, the median model.",
+            help="Keep weights with an inclusion probability above this; 0.5 is the median model.",
             show_default=False,
         ),
     ] = None,
+    criterion: Annotated[
+        str, typer.Option(help="median, most-probable, waic, dic or nll; see above.")
+    ] = "median",
+    samples: Annotated[int, typer.Option("--samples", "-R", min=2, help="Draws for a criterion.")] = 30,
+    rows: Annotated[int, typer.Option(min=1, help="Observations for a criterion, at most.")] = 10_000,
     network: Network = "trained",
     means_only: Annotated[
         bool, typer.Option("--means-only", help="Without the scales for sampled predictions: a smaller file.")
     ] = False,
     seed: Seed = 0,
+    threads: Threads = None,
     data: DataOption = None,
     root: Root = None,
     as_json: Json = False,
@@ -51,6 +61,13 @@ def select(
     \b
         fastlbbnn select runs/digits
         fastlbbnn select runs/digits --threshold 0.9 -o small.safetensors
+        fastlbbnn select runs/digits --criterion waic
+
+    \b
+    --criterion median         weights that are more probably in than out
+                most-probable  the structure of the largest posterior probability
+                waic, dic      the threshold with the best information criterion on training rows
+                nll            the threshold with the best likelihood of rows held out (--validation)
 
     A threshold that leaves no path from an input to an output would make a network of constants: the
     closest one below with a path is used instead, and said.
@@ -59,15 +76,99 @@ def select(
 
     if threshold is not None and not 0.0 <= threshold < 1.0:
         raise typer.BadParameter(f"{threshold}: expected a probability in [0, 1)", param_hint="--threshold")
+    if criterion not in CRITERIA:
+        raise typer.BadParameter(f"{criterion!r}: expected {', '.join(CRITERIA)}", param_hint="--criterion")
+    if threshold is not None and criterion != "median":
+        raise typer.BadParameter(f"--threshold or --criterion {criterion}: give one of them")
+    use_threads(threads)
     run = load_run(folder)
-    found = _select(run.model(network), 0.5 if threshold is None else threshold, not means_only)
+    model = run.model(network)
+    tried: list[dict[str, Any]] = []
+    if criterion == "most-probable":
+        model = _most_probable(model, seed)
+    elif criterion != "median":
+        threshold, tried = _best(run, model, criterion, samples, rows, seed, data, root)
+    found = _select(model, 0.5 if threshold is None else threshold, not means_only)
     path = out if out is not None else folder / "selected.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
     found.pop("model").save(path)
     found |= {"artifact": str(path), "bytes": path.stat().st_size, "network": network}
+    found |= {"criterion": criterion, "tried": tried}
     if as_json:
         print_json(found)
-        return
+    else:
+        _show(found)
+
+
+#: Ways to choose a structure.
+CRITERIA = ("median", "most-probable", "waic", "dic", "nll")
+
+
+def _most_probable(model: Any, seed: int) -> Any:
+    import torch
+
+    from ..criteria import most_probable_model, with_structure
+
+    generator = torch.Generator().manual_seed(seed)
+    return with_structure(model, most_probable_model(model, generator=generator).indicators)
+
+
+def _best(
+    run: Any,
+    model: Any,
+    criterion: str,
+    samples: int,
+    rows: int,
+    seed: int,
+    data: str | None,
+    root: str | None,
+) -> tuple[float, list[dict[str, Any]]]:
+    import torch
+
+    from ..criteria import best_threshold
+    from .data import dataset_of
+
+    dataset = dataset_of(run, data, root)
+    x, y = dataset.x_train, dataset.y_train
+    if criterion == "nll":
+        if dataset.held_out != "validation":
+            raise ValueError(
+                "--criterion nll chooses by rows that were held out, and this run has none but its test "
+                "rows; train with --validation SHARE, or use waic"
+            )
+        x, y = dataset.x_test, dataset.y_test
+    generator = torch.Generator().manual_seed(seed)
+    kept = torch.randperm(len(x), generator=generator)[:rows]
+    choice = best_threshold(
+        model,
+        x[kept],
+        y[kept],
+        criterion,
+        likelihood=dataset.likelihood,
+        samples=samples,
+        generator=generator,
+    )
+    tried = [
+        {
+            "threshold": row.threshold,
+            "density": row.density,
+            "criterion": row.criterion.value,
+            "effective_parameters": row.criterion.effective_parameters,
+        }
+        for row in choice.rows
+    ]
+    return choice.threshold, tried
+
+
+def _show(found: dict[str, Any]) -> None:
+    if found["tried"]:
+        columns = {
+            "threshold": ("threshold", "{:g}".format),
+            "density": ("density", "{:.4f}".format),
+            "criterion": (found["criterion"], "{:.6g}".format),
+            "effective_parameters": ("effective parameters", "{:.1f}".format),
+        }
+        typer.echo(table(found["tried"], columns) + "\n")
     if found["threshold"] != found["asked"]:
         typer.echo(
             f"no path has all its weights above {found['asked']:g}; the closest threshold with one is "
@@ -86,7 +187,7 @@ def select(
     typer.echo(
         f"\n{found['active']:,} of {found['weights']:,} weights ({100 * found['active_density']:.2f} %) and "
         f"{found['used_inputs']:,} of {found['inputs']:,} inputs at threshold {found['threshold']:.6g}\n"
-        f"wrote {path} ({found['bytes'] / 1e3:.1f} kB)"
+        f"wrote {found['artifact']} ({found['bytes'] / 1e3:.1f} kB)"
     )
 
 

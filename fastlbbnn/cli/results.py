@@ -127,6 +127,7 @@ def predict(
     """
     from .. import answers
     from ..nn.modes import WeightMode
+    from ..structure import resolve_threshold
     from ..training import load_run
     from .data import class_names_of, new_inputs
 
@@ -139,8 +140,11 @@ def predict(
     use_threads(threads)
     run = load_run(folder)
     x, y = new_inputs(run, data)
+    model = run.model(network)
+    if chosen in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
+        threshold = resolve_threshold(model, threshold)
     table = answers.answer(
-        run.model(network),
+        model,
         x,
         run.config["likelihood"],
         mode=chosen,

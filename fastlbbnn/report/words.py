@@ -116,7 +116,7 @@ def headline(results: Mapping[str, Any], run: Any, network: nn.Module) -> dict[s
     if has(full.get(measure)):
         cards.append((write(full[measure]), f"{name}, {full['gamma']} {full['beta']}, R = {full['R']}"))
     if sparse is not None:
-        found = structure_of(network)
+        found = structure_of(network)  # for the count of all weights
         if has(sparse.get(measure)):
             cards.append(
                 (write(sparse[measure]), f"{name}, sparse model ({sparse['gamma']} {sparse['beta']})")

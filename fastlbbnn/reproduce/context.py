@@ -17,6 +17,7 @@ from ..data import Dataset, load
 from ..likelihoods import as_likelihood
 from ..methods import Prediction, find_method
 from ..prediction import predict
+from ..structure import resolve_threshold
 from ..training import Run, load_run
 from ..uncertainty import class_probabilities
 from .experiments import Experiment
@@ -110,6 +111,7 @@ class Context:
             warnings.simplefilter("ignore", UserWarning)
             p = predict(
                 network, x, mode=prediction.mode, samples=samples, average=False,
+                threshold=resolve_threshold(network),
                 transform=as_likelihood(dataset.likelihood).mean,
                 generator=torch.Generator().manual_seed(self.settings.first_seed),
             )  # fmt: skip

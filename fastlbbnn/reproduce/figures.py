@@ -15,7 +15,7 @@ from ..structure import chain, inclusion_of_weights
 from ..uncertainty import entropy_parts
 from .context import Context, Part, full_prediction, sparse_prediction
 from .jobs import dataset_label
-from .tables import Row, markdown, number, summarise, write_csv
+from .tables import Row, markdown, number, recipe_name, summarise, write_csv
 
 #: Single images that are shown of each data set; wrongly classified ones.
 SHOWN, WRONG = 10, 16
@@ -44,7 +44,9 @@ def histograms(ctx: Context) -> Part:
         path = plots.save(plots.inclusion_histograms(columns), ctx.folder / f"histograms-{recipe}.png")
         files.append(path)
         text.append(
-            _image(ctx, path, f"Inclusion probabilities of the weights, a row a layer; {recipe} recipe.")
+            _image(
+                ctx, path, f"Inclusion probabilities of the weights, a row a layer; {recipe_name(recipe)}."
+            )
         )
     return Part("Histograms of inclusion probabilities", "\n".join(text), tuple(files))
 
@@ -59,7 +61,9 @@ def _others(ctx: Context) -> dict[str, str]:
 
 def foreign_entropies(ctx: Context) -> Part:
     """Entropies of predictions for data of another domain, by method, before and after post-training."""
-    text, files, rows = [], [], []
+    text, files = [], []
+    # A method without a recipe of ours is in the figures of both: predicted once.
+    seen: dict[tuple[Any, ...], Row | None] = {}
     for recipe in ctx.recipes:
         for after in (False, True):
             panels: dict[str, dict[str, Tensor]] = {}
@@ -68,11 +72,11 @@ def foreign_entropies(ctx: Context) -> Part:
                 series: dict[str, Tensor] = {}
                 for job, run in ctx.first(name, recipe):
                     for sparse in (False, True):
-                        found = _foreign(ctx, job, run, other, sparse, after)
-                        if found is not None:
-                            label = f"{job.method} S" if sparse else job.method
-                            series[label] = found.pop("entropies")
-                            rows.append({**found, "recipe": job.recipe, "seed": job.seed})
+                        place = (job, other, sparse, after)
+                        if place not in seen:
+                            seen[place] = _foreign(ctx, job, run, other, sparse, after)
+                        if (found := seen[place]) is not None:
+                            series[f"{job.method} S" if sparse else job.method] = found["entropies"]
                 if series:
                     title = f"trained on {dataset_label(name)}, shown {dataset_label(other)}"
                     panels[title] = series
@@ -83,17 +87,19 @@ def foreign_entropies(ctx: Context) -> Part:
                 path = plots.save(drawing, ctx.folder / f"entropies-{kind}-{recipe}.png")
                 files.append(path)
                 text.append(_image(
-                    ctx, path, f"Entropies out of domain, {kind.replace('-', ' ')}, {recipe} recipe. The "
-                    "closer to the lower right corner, the less the network pretends to know. S: after the "
-                    "method's own sparsification.",
+                    ctx, path, f"Entropies out of domain, {kind.replace('-', ' ')}, {recipe_name(recipe)}. "
+                    "The closer to the lower right corner, the less the network pretends to know. S: after "
+                    "the method's own sparsification.",
                 ))  # fmt: skip
+    rows = [{k: v for k, v in row.items() if k != "entropies"} for row in seen.values() if row]
     table = write_csv(ctx.folder / "out-of-domain.csv", rows)
-    head = ["trained on", "shown", "method", "network", "gamma", "beta", "entropy in", "entropy out",
-            "AUROC, entropy", "AUROC, mutual information", "decided in", "decided out"]  # fmt: skip
+    head = ["trained on", "shown", "method", "recipe", "network", "gamma", "beta", "entropy in",
+            "entropy out", "AUROC, entropy",
+            "AUROC, mutual information", "decided in", "decided out"]  # fmt: skip
     body = [
-        [r["dataset"], r["other"], r["method"], r["network"], r["gamma"], r["beta"], number(r["entropy_in"]),
-         number(r["entropy_out"]), number(r["auroc_entropy"]), number(r["auroc_mutual_information"]),
-         number(r["decided_in"]), number(r["decided_out"])]
+        [r["dataset"], r["other"], r["method"], r["recipe"], r["network"], r["gamma"], r["beta"],
+         *(number(r[k]) for k in ("entropy_in", "entropy_out", "auroc_entropy", "auroc_mutual_information",
+                                  "decided_in", "decided_out"))]
         for r in rows
     ]  # fmt: skip
     return Part("Out of domain", "\n".join(text) + "\n" + markdown(head, body), (table, *files))
@@ -117,7 +123,8 @@ def _foreign(ctx: Context, job: Any, run: Any, other: str, sparse: bool, after: 
         return (draws.mean(0).amax(-1) >= metrics.DOUBT_THRESHOLD).double().mean().item()
 
     return {
-        "dataset": job.dataset_name, "other": dataset_label(other), "method": job.method, "network": stage,
+        "dataset": job.dataset_name, "other": dataset_label(other), "method": job.method,
+        "recipe": job.recipe, "seed": job.seed, "network": stage,
         "gamma": prediction.gamma, "beta": prediction.beta, "draws": len(inside),
         "entropy_in": parts_in.total.mean().item(), "entropy_out": parts_out.total.mean().item(),
         "auroc_entropy": metrics.auroc(parts_in.total, parts_out.total),
@@ -152,7 +159,7 @@ def foreign_examples(ctx: Context) -> Part:
                 path = plots.save(drawing, ctx.folder / f"examples-{dataset_label(name)}-{recipe}.png")
                 files.append(path)
                 text.append(_image(
-                    ctx, path, f"{job.method} trained on {dataset_label(name)}, {recipe} recipe: "
+                    ctx, path, f"{job.method} trained on {dataset_label(name)}, {recipe_name(recipe)}: "
                     f"{ctx.settings.figure_samples} draws from the posterior predictive distribution.",
                 ))  # fmt: skip
     return Part("Single predictions in and out of domain", "\n".join(text), tuple(files))
@@ -194,7 +201,7 @@ def misclassified(ctx: Context) -> Part:
                 files.append(path)
                 text.append(_image(
                     ctx, path, f"The first {len(examples)} of {len(wrong)} wrongly classified images of "
-                    f"{job.dataset_name} ({job.method}, {recipe} recipe). Of all wrong ones {sure} "
+                    f"{job.dataset_name} ({job.method}, {recipe_name(recipe)}). Of all wrong ones {sure} "
                     "would have been decided at 0.95; the others are doubts.",
                 ))  # fmt: skip
     table = write_csv(ctx.folder / "misclassified.csv", rows)
@@ -240,7 +247,9 @@ def samples(ctx: Context) -> Part:
             path = plots.save(plots.accuracy_against_samples(panels), ctx.folder / f"samples-{recipe}.png")
             files.append(path)
             text.append(
-                _image(ctx, path, f"Accuracy of the average of R draws, {recipe} recipe. S: median model.")
+                _image(
+                    ctx, path, f"Accuracy of the average of R draws, {recipe_name(recipe)}. S: median model."
+                )
             )
     return Part("Accuracy against the number of samples", "\n".join(text), (table, *files))
 
@@ -290,8 +299,8 @@ def width_study(ctx: Context) -> Part:
                 )
                 files.append(path)
                 text.append(_image(
-                    ctx, path, f"Networks 40B-60B on {dataset_label(name)}, {recipe} recipe; medians, and "
-                    "from the smallest to the largest run.",
+                    ctx, path, f"Networks 40B-60B on {dataset_label(name)}, {recipe_name(recipe)}; medians, "
+                    "and from the smallest to the largest run.",
                 ))  # fmt: skip
     return Part("Width study", "\n".join(text), (table, *files))
 
@@ -336,7 +345,8 @@ def correlations(ctx: Context) -> Part:
                 files.append(path)
                 text.append(_image(
                     ctx, path, f"Correlations of the indicators of the last layer on {dataset_label(name)}, "
-                    f"{recipe} recipe, from {INDICATOR_DRAWS} draws. Grey: an indicator that never changed.",
+                    f"{recipe_name(recipe)}, from {INDICATOR_DRAWS} draws. Grey: an indicator that never "
+                    "changed.",
                 ))  # fmt: skip
     table = write_csv(ctx.folder / "correlations.csv", rows)
     head = ["data", "method", "recipe", "pairs", "standard deviation", "if independent", "largest"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import metrics
+from ..methods import METHODS
 from ..prediction import predict
 from ..training import load_run
 from ..training.pruning import prune_neurons, prune_weights
@@ -48,7 +49,22 @@ def paper_rows(dataset: str, stage: str) -> list[Row]:
         rows = fixed
     else:
         rows = paper_numbers.predictions(dataset, stage) + (fixed if stage == "trained" else [])
+    if stage == "trained":
+        rows += _paper_fnn(dataset)
     return [{**row, "source": "paper", "runs": 10} for row in rows]
+
+
+def _paper_fnn(dataset: str) -> list[Row]:
+    """The frequentist network before pruning, from the paper's tables of pruned ones."""
+    return [
+        {
+            "dataset": dataset, "method": "FNN", "gamma": "ALL", "beta": "MEA", "R": 1, "density": 1.0,
+            "accuracy": row["neuron_pruned_acc"], "accuracy_min": row["neuron_min"],
+            "accuracy_max": row["neuron_max"],
+        }
+        for row in paper_numbers.pruning(dataset)
+        if row["density"] == 1.0
+    ]  # fmt: skip
 
 
 def predictions(ctx: Context) -> Part:
@@ -82,8 +98,10 @@ def predictions(ctx: Context) -> Part:
 
 
 def _prediction_text(dataset: str, rows: list[Row]) -> str:
-    runs = sorted({(row["source"], row["runs"]) for row in rows if row["source"] != "paper"})
-    counts = ", ".join(f"{source} {count}" for source, count in runs)
+    counts = ", ".join(
+        f"{source} {_range([row['runs'] for row in rows if row['source'] == source])}"
+        for source in dict.fromkeys(row["source"] for row in rows)
+    )
 
     def accuracy(row: Row) -> str:
         return spread(row, "accuracy") + _MARKS.get(row.get("against_paper") or "", "")
@@ -95,7 +113,7 @@ def _prediction_text(dataset: str, rows: list[Row]) -> str:
 
     marked = any(row.get("against_paper") for row in rows)
     return (
-        f"### {dataset}: accuracy\n\nMedian (smallest, largest) over the runs (paper 10; {counts}).\n\n"
+        f"### {dataset}: accuracy\n\nMedian (smallest, largest) over the runs ({counts}).\n\n"
         + by_source(rows, _HEADINGS, accuracy, _MARKS_NOTE if marked else "")
         + f"\n### {dataset}: density\n\n"
         + by_source(rows, _HEADINGS, lambda row: spread(row, "density"))
@@ -104,17 +122,28 @@ def _prediction_text(dataset: str, rows: list[Row]) -> str:
     )
 
 
+def _range(counts: list[int]) -> str:
+    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
 def _place(row: Row) -> tuple[Any, ...]:
     return tuple(row[key] for key in _KEYS if key != "source")
 
 
 def _sort_key(row: Row) -> tuple[Any, ...]:
-    from ..methods import METHODS
-
-    order = list(METHODS)
-    method = order.index(row["method"]) if row["method"] in order else len(order)
     gammas, betas = ("SIM", "ALL", "MED", "PRN"), ("SIM", "MEA")
-    return row["dataset"], method, gammas.index(row["gamma"]), betas.index(row["beta"]), row["R"]
+    return (
+        row["dataset"],
+        method_order(row["method"]),
+        gammas.index(row["gamma"]),
+        betas.index(row["beta"]),
+        row["R"],
+    )
+
+
+def method_order(method: str) -> int:
+    order = list(METHODS)
+    return order.index(method) if method in order else len(order)
 
 
 def inclusion(ctx: Context) -> Part:
@@ -131,7 +160,7 @@ def inclusion(ctx: Context) -> Part:
             if row["method"] in methods:
                 limits = {"mean_inclusion_min": row.pop("min"), "mean_inclusion_max": row.pop("max")}
                 found.append({**row, **limits, "source": "paper", "runs": 10})
-    found.sort(key=lambda row: (row["dataset"], row["method"], row["layer"]))
+    found.sort(key=lambda row: (row["dataset"], method_order(row["method"]), row["layer"]))
     path = write_csv(ctx.folder / "inclusion.csv", found)
     heads = {"dataset": "data", "method": "method", "layer": "layer"}
     text = by_source(found, heads, lambda row: spread(row, "mean_inclusion"))
@@ -156,7 +185,7 @@ def times(ctx: Context) -> Part:
         "in the same process, median (smallest, largest) of the runs. Paper: its published seconds on a "
         "GPU.\n\n"
     )
-    machines = "; ".join(sorted({f"{row['machine']}, {row['threads']} threads" for row in rows}))
+    machines = "; ".join(sorted({f"{row['machine']}, threads: {row['threads']}" for row in rows}))
     return Part("Epoch time", note + text + f"\nMeasured on {machines}.\n", (path,))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +68,9 @@ def measure(run: Run, dataset: Dataset, seconds: float) -> dict[str, Any]:
         mode=stage.mode,
         samples=recipe.samples,
     )
-    times = timing.interleave({"plain": plain, "own": own}, seconds=seconds)
+    steps_to_time = {"plain": plain} if run.config["method"] == "FNN" else {"plain": plain, "own": own}
+    times = timing.interleave(steps_to_time, seconds=seconds)
+    times.setdefault("own", times["plain"])  # the plain network itself
     return {
         "epoch_seconds": steps * statistics.median(times["own"]),
         "fnn_epoch_seconds": steps * statistics.median(times["plain"]),
@@ -111,6 +115,9 @@ def _in_processes(todo: Sequence[Job], settings: Settings, bar: tqdm) -> dict[Jo
     waiting, running = list(todo), {}
     failures: dict[Job, str] = {}
     threads = max(1, settings.threads // settings.jobs)
+    # Ended from outside, it ends its workers, too.
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _stop) if main else None
     try:
         while waiting or running:
             while waiting and len(running) < settings.jobs:
@@ -128,7 +135,13 @@ def _in_processes(todo: Sequence[Job], settings: Settings, bar: tqdm) -> dict[Jo
             process.terminate()
         for process in running.values():
             process.wait()
+        if main:
+            signal.signal(signal.SIGTERM, before)
     return failures
+
+
+def _stop(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def _start(job: Job, threads: int) -> subprocess.Popen:

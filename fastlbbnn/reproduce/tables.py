@@ -29,6 +29,10 @@ _RECIPE_SOURCES = {"paper": "ours, paper's recipe", "ours": "ours, our recipe"}
 MEASURES = ("accuracy", "accuracy_at_095", "classified_at_095", "density")
 
 
+def recipe_name(recipe: str) -> str:
+    return {"paper": "the paper's recipe", "ours": "our recipe"}.get(recipe, f"recipe {recipe}")
+
+
 def source_of(recipe: str) -> str:
     return _RECIPE_SOURCES.get(recipe, f"ours, {recipe} recipe")
 

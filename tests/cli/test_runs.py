@@ -166,6 +166,26 @@ def test_select_resolves_a_network_without_a_path_and_says_so(run):
     assert 0.0 < found["threshold"] < 0.9999999 and found["active"] > 0
 
 
+def test_a_criterion_chooses_among_thresholds(run):
+    found = call_json("select", run, "--criterion", "waic", "--samples", 5, "--rows", 40)
+    best = min(found["tried"], key=lambda row: (row["criterion"], -row["threshold"]))
+    assert found["threshold"] == best["threshold"] and len(found["tried"]) > 3
+    assert "effective parameters" in call("select", run, "--criterion", "dic", "--samples", 5).stdout
+    # Of independent indicators the most probable structure is the median model.
+    median, probable = (
+        call_json("select", run, "--criterion", c)["active"] for c in ("median", "most-probable")
+    )
+    assert median == probable
+
+
+def test_test_rows_choose_no_threshold(run, data, tmp_path):
+    result = call("select", run, "--criterion", "nll", code=1)
+    assert "train with --validation" in str(result.exception)
+    call(*tiny(data, tmp_path / "run", "--validation", 0.25))
+    found = call_json("select", tmp_path / "run", "--criterion", "nll", "--samples", 5)
+    assert found["tried"][0]["effective_parameters"] is None
+
+
 def test_methods_can_be_listed():
     out = call("train", "digits", "--method", "list").stdout
     assert "LBBNN-GP-MVN" in out and "BNN-HP-MF" in out and "FNN" in out
@@ -184,6 +204,8 @@ def test_methods_can_be_listed():
         (["predict", "RUN", "DATA", "--doubt", "2"], "probability in [0, 1]"),
         (["predict", "RUN", "DATA", "-o", "x.txt"], "ends in .csv or .npz"),
         (["select", "RUN", "--threshold", "1"], "probability in [0, 1)"),
+        (["select", "RUN", "--criterion", "luck"], "most-probable"),
+        (["select", "RUN", "--criterion", "waic", "--threshold", "0.5"], "give one of them"),
         (["bench", "784"], "784-400-600-10"),
         (["bench", "--temperature", "0"], "positive"),
         (["evaluate"], "Missing argument"),

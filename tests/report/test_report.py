@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+import torch
 from tiny_runs import make_dataset, make_run
 
 from fastlbbnn.report import render, write_report
@@ -122,6 +123,24 @@ def test_without_a_second_data_set_the_page_says_how_to_give_one(run, monkeypatc
     (section,) = [s for s in content["sections"] if s.id == "foreign"]
     assert not section.figures and "--other DATA" in section.text[0]
     assert re.search(r"--other DATA", render(content))
+
+
+def test_a_median_model_without_a_path_is_resolved_and_said(run, monkeypatch):
+    from fastlbbnn.training import Run
+
+    network = run.model()
+    with torch.no_grad():
+        network[0].inclusion.omega.copy_(network[0].inclusion.omega.clamp(max=-1.0))
+    monkeypatch.setattr(Run, "model", lambda *_: network)
+    monkeypatch.setattr("fastlbbnn.plots.as_bytes", lambda *_, **__: b"")
+    content = gather(run, make_dataset(), other=None, samples=5, seed=0)
+    (section,) = [s for s in content["sections"] if s.id == "structure"]
+    assert (
+        "no path from an input to an output" in section.text[0]
+        and "the closest with a path" in section.text[0]
+    )
+    kept = section.tables[0]["rows"][-1][4]
+    assert not kept.startswith("0 ")
 
 
 @pytest.mark.parametrize(
