@@ -180,14 +180,13 @@ class Adam(torch.optim.Adam):
     ) -> tuple[in_pass.AdamArguments, in_pass.PassedOn] | None:
         """Called by a layer's backward pass: Adam's state and numbers for its parameters."""
         plan = self._plans.get(parameters[0])
-        drawn = () if plan is None else plan.drawn
+        known = parameters
+        if plan is not None and plan.drawn:
+            known = tuple(None if _is_drawn(i, p) else p for i, p in enumerate(parameters))
         if (
             plan is None
             or plan.trained != trained
-            or any(
-                a is not b and not (i in drawn and _is_drawn(i, b))
-                for i, (a, b) in enumerate(zip(plan.parameters, parameters))
-            )
+            or any(a is not b for a, b in zip(plan.parameters, known))
         ):
             plan = self._plan(parameters, trained)
             if plan is None:

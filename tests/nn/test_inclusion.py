@@ -496,6 +496,20 @@ def test_bfloat16_draws(name):
     assert layer.inclusion_probabilities().dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("name", ["mvn", "rank-1"])
+def test_draws_are_traced_into_one_graph(name):
+    layer = layer_of(name)
+    traced = torch.compile(layer, fullgraph=True, backend="eager")
+    x = torch.randn(4, 9)
+    for training in (True, False):
+        results = []
+        for call in (layer.train(training), traced):
+            torch.manual_seed(5)
+            results.append(call(x))
+        # While tracing, marginal probabilities take the nodes of a wide spread: 2e-7 (``mean_sigmoid``).
+        torch.testing.assert_close(*results, rtol=0.0, atol=1e-5)
+
+
 def test_rank_0_is_independent_logits_with_variances_of_their_own():
     family = make("rank-0")
     assert family.factor is None
