@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 
 from . import metrics
 from ._files import replace_file
-from .likelihoods import as_likelihood
+from .likelihoods import Likelihood, as_likelihood
 from .nn.modes import WeightMode
-from .prediction import predict
+from .prediction import Interval, predict, predict_interval
 from .uncertainty import class_probabilities, entropy_parts
 
 #: What is written for a prediction that is not sure enough.
@@ -29,7 +30,7 @@ Answers = dict[str, NDArray[Any]]
 def answer(
     network: nn.Module,
     x: Tensor,
-    likelihood: str,
+    likelihood: str | Likelihood,
     *,
     mode: WeightMode | str = WeightMode.SAMPLED,
     samples: int = 10,
@@ -42,22 +43,15 @@ def answer(
 
     Classes: the averaged probability of each, ``confidence`` (the largest), ``entropy`` and
     ``mutual_information`` in nats, and the ``decision``: a class, or "doubt" where the confidence is below
-    ``doubt``. Numbers: the ``mean`` of the response and, where several networks were drawn, the 95 %
-    credible interval of that mean (``lower``, ``upper``); several outputs are numbered.
+    ``doubt``. Numbers: the ``mean`` of the response, a 95 % interval of a new observation (``lower``,
+    ``upper``) and, where several networks are drawn, a 95 % credible interval of the mean (``mean_lower``,
+    ``mean_upper``); several outputs are numbered.
     """
     kind = as_likelihood(likelihood)
-    draws = predict(
-        network,
-        x,
-        mode=mode,
-        samples=samples,
-        threshold=threshold,
-        transform=kind.mean,
-        average=False,
-        generator=torch.Generator().manual_seed(seed),
-    )
+    how: dict[str, Any] = {"mode": mode, "samples": samples, "threshold": threshold, "likelihood": kind}
     if not kind.classes:
-        return _numbers(draws)
+        return _numbers(network, x, how, seed)
+    draws = predict(network, x, **how, average=False, generator=torch.Generator().manual_seed(seed))
     p = class_probabilities(draws)
     average, parts = p.mean(0), entropy_parts(p)
     names = [str(c) for c in range(p.shape[-1])] if class_names is None else [str(n) for n in class_names]
@@ -70,17 +64,22 @@ def answer(
     return table
 
 
-def _numbers(draws: Tensor) -> Answers:
-    table: Answers = {}
-    several = draws.shape[-1] > 1
-    tails = torch.tensor([0.025, 0.975], dtype=draws.dtype)
-    for output in range(draws.shape[-1]):
-        values, ending = draws[..., output], f"_{output + 1}" if several else ""
-        table[f"mean{ending}"] = values.mean(0).numpy()
-        if len(values) > 1:
-            lower, upper = torch.quantile(values, tails, dim=0)
-            table[f"lower{ending}"], table[f"upper{ending}"] = lower.numpy(), upper.numpy()
-    return table
+def _numbers(network: nn.Module, x: Tensor, how: dict[str, Any], seed: int) -> Answers:
+    def interval(of: str) -> Interval:
+        generator = torch.Generator().manual_seed(seed)
+        return predict_interval(network, x, level=0.95, of=of, **how, generator=generator)
+
+    response = interval("response")
+    columns = {"mean": response.mean, "lower": response.lower, "upper": response.upper}
+    if WeightMode(how["mode"]).random:
+        mean = interval("mean")
+        columns |= {"mean_lower": mean.lower, "mean_upper": mean.upper}
+    outputs = response.mean.shape[-1]
+    return {
+        f"{name}_{output + 1}" if outputs > 1 else name: values[..., output].numpy()
+        for output in range(outputs)
+        for name, values in columns.items()
+    }
 
 
 def summary(table: Answers, y: Tensor | None = None) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def summary(table: Answers, y: Tensor | None = None) -> dict[str, Any]:
             p = torch.from_numpy(np.stack([v for k, v in table.items() if k.startswith("p_")], axis=-1))
             found["accuracy"] = round(metrics.accuracy(p, y.reshape(-1)), 6)
     elif y is not None:
-        means = [v for k, v in table.items() if k.startswith("mean")]
+        means = [v for k, v in table.items() if re.fullmatch(r"mean(_\d+)?", k)]
         found["rmse"] = round(metrics.rmse(torch.from_numpy(np.stack(means, -1)), y), 6)
     return found
 

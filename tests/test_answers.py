@@ -11,6 +11,7 @@ from torch import nn
 
 from fastlbbnn import answers
 from fastlbbnn.nn import MLP
+from fastlbbnn.prediction import predict_interval
 
 
 def fixed(weight: torch.Tensor) -> nn.Module:
@@ -44,29 +45,25 @@ def test_one_logit_is_two_classes():
     assert table["decision"].tolist() == ["doubt", "1"]
 
 
-def test_numbers_have_means_and_intervals_of_the_draws():
+def test_numbers_have_means_and_intervals():
     torch.manual_seed(0)
     network, x = MLP(3, 4, 2), torch.rand(5, 3)
     table = answers.answer(network, x, "gaussian", samples=200, seed=7)
-    assert list(table) == ["mean_1", "lower_1", "upper_1", "mean_2", "lower_2", "upper_2"]
-    from fastlbbnn import predict
-
-    draws = predict(
-        network,
-        x,
-        samples=200,
-        transform=lambda y: y,
-        average=False,
-        generator=torch.Generator().manual_seed(7),
+    names = ["mean", "lower", "upper", "mean_lower", "mean_upper"]
+    assert list(table) == [f"{name}_{output}" for output in (1, 2) for name in names]
+    mean = predict_interval(
+        network, x, level=0.95, samples=200, likelihood="gaussian", generator=torch.Generator().manual_seed(7)
     )
-    assert table["mean_2"] == pytest.approx(draws.mean(0)[:, 1].numpy())
-    inside = (draws[..., 0] >= torch.from_numpy(table["lower_1"])) & (
-        draws[..., 0] <= torch.from_numpy(table["upper_1"])
-    )
-    # Five of 200 draws lie beyond each end.
-    assert inside.double().mean(0).tolist() == pytest.approx([0.95] * 5)
+    assert table["mean_lower_2"].tolist() == mean.lower[:, 1].tolist()
+    assert table["mean_1"].tolist() == pytest.approx(mean.mean[:, 0].tolist())
+    # What is unknown about the mean, and a standard deviation of one on top.
+    assert (table["lower_1"] < table["mean_lower_1"]).all() and (
+        table["upper_1"] > table["mean_upper_1"]
+    ).all()
     single = answers.answer(network, x, "poisson", mode="mean")
-    assert list(single) == ["mean_1", "mean_2"] and (single["mean_1"] > 0).all()
+    assert list(single) == [f"{name}_{output}" for output in (1, 2) for name in names[:3]]
+    assert (single["mean_1"] > 0).all()
+    assert set(answers.summary(table, torch.zeros(5, 2))) == {"count", "rmse"}
 
 
 def test_the_seed_decides_the_draws():

@@ -123,7 +123,7 @@ def predict(
     A CSV file needs the columns of features that the run was trained on, an .npz file an array x. Columns
     of the result: the probability of each class, confidence (the largest of them), entropy and mutual
     information (in nats; what the draws disagree on), and the decision. For numbers instead of classes:
-    mean and a 95 % interval.
+    their mean, a 95 % interval of a new observation and one of the mean.
     """
     from .. import answers
     from ..nn.modes import WeightMode
@@ -146,7 +146,7 @@ def predict(
     table = answers.answer(
         model,
         x,
-        run.config["likelihood"],
+        run.likelihood(network),
         mode=chosen,
         samples=samples,
         threshold=threshold,

@@ -11,9 +11,8 @@ from torch import nn
 from .. import metrics, plots
 from ..data import Dataset
 from ..evaluation import evaluate_run
-from ..likelihoods import as_likelihood
 from ..nn.linear import BayesianLinear
-from ..prediction import predict
+from ..prediction import predict_interval
 from ..structure import chain, inclusion_of_weights, kept_weights, resolve_threshold, structure_of
 from ..training import Run
 from .parts import Section, figure
@@ -162,30 +161,31 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
 
 def _numbers(network: nn.Module, run: Run, dataset: Dataset, samples: int, seed: int) -> Section:
     """Regression and counts: predicted against observed."""
-    draws = predict(
+    mean, lower, upper = predict_interval(
         network,
         dataset.x_test,
+        level=0.95,
+        of="response",
         mode=run.method.predictions[0].mode,
         samples=samples,
-        average=False,
-        transform=as_likelihood(dataset.likelihood).mean,
+        likelihood=run.likelihood(run.stages[0]),
         generator=torch.Generator().manual_seed(seed),
     )
-    mean = draws.mean(0)
-    several = len(draws) > 1
-    tail = torch.tensor([0.025, 0.975], dtype=draws.dtype)
-    lower, upper = torch.quantile(draws, tail, dim=0) if several else (None, None)
+    y = dataset.y_test.reshape(mean.shape)
+    covered = ((y >= lower) & (y <= upper)).double().mean().item()
     section = Section("numbers", "Predicted and observed")
-    section.text.append(f"Root mean squared error {metrics.rmse(mean, dataset.y_test):.4g}.")
+    section.text.append(
+        f"Root mean squared error {metrics.rmse(mean, y):.4g}; {100 * covered:.1f} % of the "
+        f"{dataset.held_out} rows lie in their 95 % intervals."
+    )
     for column in range(mean.shape[-1]):
-        y = dataset.y_test if dataset.y_test.dim() == 1 else dataset.y_test[:, column]
-        limits = (lower[..., column], upper[..., column]) if several else (None, None)
+        limits = (lower[:, column], upper[:, column])
         section.figures.append(
             figure(
-                plots.observed_against_predicted(y, mean[..., column], *limits),
+                plots.observed_against_predicted(y[:, column], mean[:, column], *limits),
                 "Observed against predicted numbers",
-                "Each point is a row of the test data. Lines are 95 % credible intervals of its expectation: "
-                "what the network does not know about it; the noise of single observations is not in them.",
+                "Each point is a row of the test data, its line the 95 % interval of a new observation: "
+                "what the network does not know, and the noise.",
             )
         )
     return section
