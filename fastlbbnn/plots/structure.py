@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .style import (
     BLUE,
@@ -90,7 +91,9 @@ def used_inputs(
                 spine.set(visible=True, color="#BBBBBB")
             figure.colorbar(drawn, ax=axes, label=label, shrink=0.85)
         else:
-            axes.bar(np.arange(counts.size), counts, width=1.0, color=BLUE)
+            axes.bar(np.arange(counts.size), counts, width=1.0 if counts.size > 60 else 0.8, color=BLUE)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
             axes.set(ylabel=label, xlim=(-0.5, counts.size - 0.5))
             axes.set_xlabel("input")
     return figure
