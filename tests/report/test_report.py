@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_runs import make_dataset, make_run
 
-from fastlbbnn.report import render, write_report
+from fastlbbnn.report import render, uncertain, write_report
 from fastlbbnn.report.content import gather
 from fastlbbnn.report.words import headline
 
@@ -51,6 +51,15 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_examples():
+    """Each takes two axes, which take longest to draw."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uncertain, "SHOWN", 2)
+        patch.setattr(uncertain, "WRONG", 2)
+        yield
 
 
 @pytest.fixture(scope="module")

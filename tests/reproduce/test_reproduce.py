@@ -19,17 +19,20 @@ from fastlbbnn.reproduce.tables import read_csv
 from fastlbbnn.training import RECIPES, trainer
 
 METHODS = ("LBBNN-GP-MF", "BNN-GP-MF", "FNN")
+#: Of the main stage; each post-training adds one.
+EPOCHS = 6
 PAPER_FNN = RECIPES["FNN", "paper"]
 LEARNED = ("trained.safetensors", "post-trained.safetensors", "post-median.safetensors", "results.json")
 
 
 @pytest.fixture(scope="module")
 def recipes():
-    """Tiny networks in the place of the paper's."""
+    """Tiny networks, hardly trained, in the place of the paper's."""
     with pytest.MonkeyPatch.context() as patch:
         for method in (*METHODS, "LBBNN-GP-MVN"):
-            patch.setitem(RECIPES, (method, "paper"), replace(quick_recipe(method), name="paper"))
-        patch.setitem(RECIPES, ("LBBNN-GP-MF", "ours"), replace(quick_recipe("LBBNN-GP-MF"), name="ours"))
+            for name in ("paper", "ours") if method == "LBBNN-GP-MF" else ("paper",):
+                tiny = replace(quick_recipe(method).scaled(EPOCHS), name=name)
+                patch.setitem(RECIPES, (method, name), tiny)
         yield
 
 
@@ -126,7 +129,7 @@ def test_interrupted_and_resumed_is_as_if_nothing_had_happened(recipes, data, tm
 
     def interrupt(self, *arguments):
         epochs.append(self.epoch)
-        if len(epochs) == 60:  # within the second run, whose first 46 are the first's
+        if len(epochs) == EPOCHS + 2 + 4:  # in the fourth epoch of the second run
             raise KeyboardInterrupt
         return usual(self, *arguments)
 
@@ -136,7 +139,7 @@ def test_interrupted_and_resumed_is_as_if_nothing_had_happened(recipes, data, tm
     seeds = [tmp_path / "cut/runs/columns/LBBNN-GP-MF/paper" / f"seed-{i}" for i in (0, 1)]
     assert [json.loads((s / "run.json").read_text())["status"] for s in seeds] == ["finished", "running"]
     reproduce(what, settings(tmp_path / "cut", runs=2))
-    assert len(epochs) < 2 * 60, "the first run was not trained again"
+    assert epochs[EPOCHS + 2 :] == [0, 1, 2, 3, 3, 4, 5, 6, 6], "only what was missing was trained"
     for seed in ("seed-0", "seed-1"):
         for name in LEARNED:
             cut, whole = (
@@ -311,6 +314,8 @@ def test_a_wrong_call_exits_with_2(arguments, message, tmp_path):
 
 def test_the_command(recipes, data, tmp_path, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "phoneme", experiment(data, "inclusion"))
+    # It would take its three seconds a run.
+    monkeypatch.setattr("fastlbbnn.reproduce.running.measure", lambda *_: {"ratio": 1.0})
     arguments = ["reproduce", "phoneme", "--runs", "1", "--methods", "LBBNN-GP-MF,FNN", "--epochs", "1"]
     result = CliRunner().invoke(
         app, [*arguments, "--out", str(tmp_path), "--samples", "2", "--threads", "1", "--json"]
