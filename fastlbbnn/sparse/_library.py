@@ -7,7 +7,7 @@ import functools
 from pathlib import Path
 
 LIBRARY = "_sparse.so"
-VERSION = 2
+VERSION = 3
 
 _REBUILD = (
     "install a C++17 compiler and run: pip install --no-build-isolation --force-reinstall --no-deps "
@@ -50,7 +50,8 @@ _SIGNATURES = {
         _int,
         (ctypes.POINTER(FlLayer), ctypes.c_uint64, ctypes.c_uint32, _int, _pointer, _pointer),
     ),
-    "fl_sparse_draws_create": (_pointer, (_pointer, _int, _pointer)),
+    "fl_sparse_side_by_side": (_int, (_int, ctypes.c_int64)),
+    "fl_sparse_draws_create": (_pointer, (_pointer, _int, _pointer, _int)),
     "fl_sparse_draws_destroy": (None, (_pointer,)),
     "fl_sparse_draws_set": (_int, (_pointer, _pointer, _int, _int, _pointer, _pointer)),
 }

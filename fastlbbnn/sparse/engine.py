@@ -116,16 +116,25 @@ class Engine:
         return values, bias
 
 
+def fit_side_by_side(samples: int, batch: int) -> bool:
+    """Whether these draws and observations are fewer vectors of samples than of observations."""
+    return bool(library().fl_sparse_side_by_side(samples, batch))
+
+
 class Draws:
-    """Sampled weights of a network, packed for one choice of formats."""
+    """Sampled weights of a network, packed for one choice of formats; or, ``side_by_side``, for batches
+    so small that the samples of a weight are better multiplied together (``fit_side_by_side``)."""
 
     def __init__(
-        self, engine: Engine, formats: Sequence[str], sampled: Sequence[SampledLayers]
+        self, engine: Engine, formats: Sequence[str], sampled: Sequence[SampledLayers],
+        side_by_side: bool = False,
     ) -> None:
         self.samples = len(sampled)
         lib = engine._library
         codes = np.array([CODES.get(f, 0) for f in formats], np.int32)
-        self.handle = lib.fl_sparse_draws_create(engine._handle, self.samples, codes.ctypes.data)
+        self.handle = lib.fl_sparse_draws_create(
+            engine._handle, self.samples, codes.ctypes.data, int(side_by_side)
+        )
         if not self.handle:
             raise MemoryError("fastlbbnn.sparse: out of memory")
         weakref.finalize(self, lib.fl_sparse_draws_destroy, self.handle)

@@ -21,7 +21,7 @@ from ..likelihoods import Likelihood, as_likelihood
 from . import _library
 from .artifact import read_artifact, write_artifact
 from .check import check_network
-from .engine import CODES, Draws, Engine
+from .engine import CODES, Draws, Engine, fit_side_by_side
 from .formats import SparseLayer, SparseNetwork
 from .plan import Plan, Planner
 from .sampling import SampledLayers, sample_layers
@@ -330,8 +330,10 @@ class PosteriorDraws:
         self.model = model
         self.samples = len(sampled)
         self._sampled = sampled
-        self._packed: dict[tuple[str, ...], Draws] = {}
+        self._packed: dict[tuple[tuple[str, ...], bool], Draws] = {}
         self._dense: list[list[Callable[[Tensor], Tensor]]] = []
+        #: By batch, threads and the plan's version: as SparseModel's.
+        self._passes: dict[tuple[int, int, int], Callable[[Tensor], Tensor]] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[..., in_features] -> [samples, ..., out_features]``."""
@@ -340,16 +342,31 @@ class PosteriorDraws:
         batch, shape = rows.shape[0], (self.samples, *x.shape[:-1], model.out_features)
         if batch == 0:
             return x.new_empty(shape)
-        threads = torch.get_num_threads()
+        key = (batch, torch.get_num_threads(), model._planner.version)
+        forward = self._passes.get(key)
+        if forward is None:
+            if len(self._passes) >= _REMEMBERED:
+                self._passes.clear()
+            forward = self._passes[key] = self._prepare(batch, key[1])
+        return forward(rows).view(shape)
+
+    def _prepare(self, batch: int, threads: int) -> Callable[[Tensor], Tensor]:
+        """``[batch, in_features] -> [samples, batch, out_features]``."""
+        model = self.model
         formats = model._planner.plan(batch, threads, samples=self.samples).formats
         if "dense" in formats:
-            return torch.stack([self._dense_pass(s, rows) for s in range(self.samples)]).view(shape)
-        if formats not in self._packed:
-            self._packed[formats] = Draws(model._engine, formats, self._sampled)
-        y = rows.new_empty((self.samples, batch, model.out_features))
-        run = model._engine.runner(formats, threads, draws=self._packed[formats])
-        run(rows.data_ptr(), batch, y.data_ptr())
-        return y.view(shape)
+            return lambda x: torch.stack([self._dense_pass(s, x) for s in range(self.samples)])
+        packing = formats, fit_side_by_side(self.samples, batch)
+        if packing not in self._packed:
+            self._packed[packing] = Draws(model._engine, formats, self._sampled, packing[1])
+        run = model._engine.runner(formats, threads, draws=self._packed[packing])
+
+        def forward(x: Tensor) -> Tensor:
+            y = x.new_empty((self.samples, batch, model.out_features))
+            run(x.data_ptr(), batch, y.data_ptr())
+            return y
+
+        return forward
 
     def _dense_pass(self, sample: int, x: Tensor) -> Tensor:
         if not self._dense:

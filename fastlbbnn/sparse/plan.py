@@ -77,6 +77,8 @@ class Planner:
         self._engine = engine
         self._dense_layer = dense_layer
         self._forced: tuple[str, ...] | None = None
+        #: Counts the calls of ``use``: what was prepared before one is out of date.
+        self.version = 0
         self._costs: dict[int, list[dict[str, list[float]]]] = {}
 
     def candidates(self, i: int) -> list[str]:
@@ -94,6 +96,7 @@ class Planner:
         count = len(self.network.layers)
         if formats is None:
             self._forced = None
+            self.version += 1
             return
         chosen = (formats,) * count if isinstance(formats, str) else tuple(formats)
         if len(chosen) != count:
@@ -107,6 +110,7 @@ class Planner:
                     f"{', '.join(self.candidates(i))}"
                 )
         self._forced = chosen
+        self.version += 1
 
     def plan(self, batch: int, threads: int, samples: int = 1) -> Plan:
         if self._forced is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .artifact import read_artifact
-from .engine import CODES, Draws, Engine
+from .engine import CODES, Draws, Engine, fit_side_by_side
 from .formats import SparseLayer, SparseNetwork
 from .plan import Plan, Planner
 from .sampling import sample_layers
@@ -161,7 +161,7 @@ class RuntimeModel:
                     z = _affine(layer.dense(values), bias, layer.relu, inputs)(z)
                 y[s] = z
             return y
-        draws = Draws(self._engine, formats, sampled)
+        draws = Draws(self._engine, formats, sampled, fit_side_by_side(samples, x.shape[0]))
         self._engine.runner(formats, self.threads, draws=draws)(x.ctypes.data, x.shape[0], y.ctypes.data)
         return y
 

@@ -127,15 +127,18 @@ void run_network(const std::vector<Matrix*>& layers, int64_t in_features, int fo
   void* net = fl_sparse_create(described.data(), count, inputs.data.get());
   check(net != nullptr, "create");
   const std::vector<int32_t> formats(count, format);
-  const int samples = 2;
-  void* draws = fl_sparse_draws_create(net, samples, formats.data());
+  const int samples = 5;
+  void* draws[2] = {fl_sparse_draws_create(net, samples, formats.data(), 0),
+                    fl_sparse_draws_create(net, samples, formats.data(), 1)};
   for (int s = 0; s < samples; ++s) {
     for (int32_t l = 0; l < count; ++l) {
       Exact<float> values(std::vector<float>(layers[l]->mean.size)), bias(std::vector<float>(layers[l]->rows));
       check(fl_sparse_draw(&described[l], 7, s, 2, values.data.get(), bias.data.get()) == 0, "draw");
       // Means again, so that the expected result is known.
-      check(fl_sparse_draws_set(net, draws, s, l, layers[l]->mean.data.get(),
-                                layers[l]->bias.data.get()) == 0, "set");
+      for (void* d : draws) {
+        check(fl_sparse_draws_set(net, d, s, l, layers[l]->mean.data.get(),
+                                  layers[l]->bias.data.get()) == 0, "set");
+      }
     }
   }
   const int64_t outputs = layers.back()->rows;
@@ -144,11 +147,14 @@ void run_network(const std::vector<Matrix*>& layers, int64_t in_features, int fo
       std::vector<float> data(batch * in_features);
       for (float& v : data) v = uniform();
       const Exact<float> x(data);
-      Exact<float> y(std::vector<float>(batch * outputs)), z(std::vector<float>(samples * batch * outputs));
+      const std::vector<float> empty(samples * batch * outputs);
+      Exact<float> y(std::vector<float>(batch * outputs)), z(empty), side(empty);
       const FlPass pass{net, nullptr, formats.data(), in_features, 0, count, threads};
-      const FlPass sampled{net, draws, formats.data(), in_features, 0, count, threads};
+      const FlPass sampled{net, draws[0], formats.data(), in_features, 0, count, threads};
+      const FlPass beside{net, draws[1], formats.data(), in_features, 0, count, threads};
       check(fl_sparse_run(&pass, x.data.get(), batch, y.data.get()) == 0, "run");
       check(fl_sparse_run(&sampled, x.data.get(), batch, z.data.get()) == 0, "run of draws");
+      check(fl_sparse_run(&beside, x.data.get(), batch, side.data.get()) == 0, "run side by side");
       for (int64_t b = 0; b < batch; ++b) {
         std::vector<double> h;
         for (const int32_t j : used) h.push_back(data[b * in_features + j]);
@@ -158,13 +164,15 @@ void run_network(const std::vector<Matrix*>& layers, int64_t in_features, int fo
           const double allowed = 1e-4 * (1.0 + std::fabs(h[r]));
           check(std::fabs(y.data[b * outputs + r] - h[r]) < allowed, "means");
           for (int s = 0; s < samples; ++s) {
-            check(std::fabs(z.data[(s * batch + b) * outputs + r] - h[r]) < allowed, "draws");
+            const int64_t at = (s * batch + b) * outputs + r;
+            check(std::fabs(z.data[at] - h[r]) < allowed, "draws");
+            check(std::fabs(side.data[at] - h[r]) < allowed, "draws side by side");
           }
         }
       }
     }
   }
-  fl_sparse_draws_destroy(draws);
+  for (void* d : draws) fl_sparse_draws_destroy(d);
   fl_sparse_destroy(net);
 }
 
@@ -184,6 +192,9 @@ int main() {
       }
     }
   }
+  // Several panels of columns, in all of the packings.
+  Matrix wide(37, 2900, 1, 1, 0.06, true), narrow(3, 37, 1, 1, 0.5, false);
+  run_network({&wide, &narrow}, 2900, 0, false);
   std::printf("done\n");
   return 0;
 }

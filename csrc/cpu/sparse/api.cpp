@@ -13,11 +13,6 @@ namespace {
 
 using namespace fastlbbnn::sparse;
 
-// Columns of a panel: its activations, at four vectors a tile, fill a first-level cache of 48 KB.
-// Measured on 784-400-600-10 at 8 %: 200 columns of 16 lanes beat 130 and 400, and beat no panels
-// by a quarter.
-int64_t panel_cols() { return 3200 / kernels().lanes; }
-
 Rows rows_of(const FlLayer& l) {
   return {l.rows, l.cols, l.row_offsets, {l.columns, l.column_bytes}};
 }
@@ -37,10 +32,6 @@ void fill_layer(Layer* to, const FlLayer& from) {
   copy(&to->columns, from.columns, nnz * from.column_bytes);
   copy(&to->values, from.mean, nnz);
   to->rows = {from.rows, from.cols, to->offsets.data(), {to->columns.data(), from.column_bytes}};
-  to->packed_rows = pack_rows(to->rows, to->values.data(), to->relu, panel_cols());
-  to->packed_wide =
-      pack_rows(to->rows, to->values.data(), to->relu, kMaxVectors * panel_cols());
-  to->packed_wide.source = {};  // means only: draws take the others
   if (!to->has_blocks) return;
   const int64_t bn = from.block_rows, bk = from.block_cols;
   const int64_t grid_rows = (from.rows + bn - 1) / bn, count = from.block_row_offsets[grid_rows];
@@ -64,7 +55,7 @@ int32_t guarded(const Body& body) {
 
 }  // namespace
 
-int32_t fl_sparse_version() { return 2; }
+int32_t fl_sparse_version() { return 3; }
 
 const char* fl_sparse_kernels() { return kernels().name; }
 
@@ -75,8 +66,7 @@ void fl_sparse_borrow_threads(void* runner) {
 void* fl_sparse_create(const FlLayer* layers, int32_t count, const int32_t* inputs) {
   Network* net = nullptr;
   try {
-    net = new Network;
-    net->layers.resize(count);
+    net = new Network(count);
     int64_t most = 0;
     for (int32_t l = 0; l < count; ++l) {
       fill_layer(&net->layers[l], layers[l]);
@@ -124,14 +114,29 @@ int32_t fl_sparse_draw(const FlLayer* layer, uint64_t seed, uint32_t sample, int
   });
 }
 
-void* fl_sparse_draws_create(const void* network, int32_t samples, const int32_t* formats) {
-  const size_t layers = static_cast<const Network*>(network)->layers.size();
+int32_t fl_sparse_side_by_side(int32_t samples, int64_t batch) {
+  return better_side_by_side(samples, batch);
+}
+
+void* fl_sparse_draws_create(const void* network, int32_t samples, const int32_t* formats,
+                             int32_t side_by_side) {
+  const std::vector<Layer>& layers = static_cast<const Network*>(network)->layers;
   Draws* draws = nullptr;
   try {
     draws = new Draws;
-    draws->formats.resize(layers);
-    for (size_t l = 0; l < layers; ++l) draws->formats[l] = static_cast<Format>(formats[l]);
-    draws->samples.assign(samples, std::vector<SampledLayer>(layers));
+    draws->count = samples;
+    draws->side_by_side = side_by_side != 0;
+    draws->formats.resize(layers.size());
+    for (size_t l = 0; l < layers.size(); ++l) draws->formats[l] = static_cast<Format>(formats[l]);
+    if (side_by_side) {
+      draws->layers.resize(layers.size());
+      for (size_t l = 0; l < layers.size(); ++l) {
+        draws->layers[l].values.resize(layers[l].values.size() * samples);
+        draws->layers[l].bias.resize(layers[l].bias.size() * samples);
+      }
+    } else {
+      draws->samples.assign(samples, std::vector<SampledLayer>(layers.size()));
+    }
     return draws;
   } catch (const std::bad_alloc&) {
     delete draws;
@@ -146,11 +151,17 @@ int32_t fl_sparse_draws_set(const void* network, void* draws, int32_t sample, in
   return guarded([&] {
     const Layer& l = static_cast<const Network*>(network)->layers[layer];
     Draws& d = *static_cast<Draws*>(draws);
+    if (d.side_by_side) {
+      SampledLayer& all = d.layers[layer];
+      for (size_t i = 0; i < l.values.size(); ++i) all.values[i * d.count + sample] = values[i];
+      for (size_t i = 0; i < l.bias.size(); ++i) all.bias[i * d.count + sample] = bias[i];
+      return;
+    }
     SampledLayer& to = d.samples[sample][layer];
     copy(&to.bias, bias, l.rows.rows);
     const std::vector<int32_t>& source = d.formats[layer] == Format::kBlocks
                                              ? l.packed_blocks.source
-                                             : l.packed_rows.source;
+                                             : l.packed_rows(kMaxVectors).source;
     to.values.resize(source.size());
     for (size_t i = 0; i < source.size(); ++i) {
       to.values[i] = source[i] < 0 ? 0.0f : values[source[i]];

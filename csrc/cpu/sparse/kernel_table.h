@@ -7,6 +7,7 @@
 #include "kernels.h"
 #include "spmm.h"
 #include "spmv.h"
+#include "spmv_sampled.h"
 #include "tiles.h"
 
 #define FASTLBBNN_SPARSE_TABLE(symbol, label, group)                                             \
@@ -17,10 +18,11 @@
   const Kernels symbol = {label,                                                                 \
                           Vec::kLanes,                                                           \
                           group,                                                                 \
-                          FASTLBBNN_ARCH::spmm_rows<Vec>,                                        \
+                          FASTLBBNN_ARCH::spmm_panel<Vec, Lanes>,                                \
                           FASTLBBNN_ARCH::spmm_blocks<Vec>,                                      \
                           FASTLBBNN_ARCH::spmv_rows<Vec, Lanes>,                                 \
                           FASTLBBNN_ARCH::spmv_blocks<Vec>,                                      \
+                          FASTLBBNN_ARCH::spmv_sampled<Vec>,                                     \
                           FASTLBBNN_ARCH::to_tile<Vec, Lanes>,                                   \
                           FASTLBBNN_ARCH::from_tile<Vec, Lanes>,                                 \
                           FASTLBBNN_ARCH::draw_rows<Vec>,                                        \

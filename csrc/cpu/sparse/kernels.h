@@ -6,6 +6,7 @@
 // layers before the next one starts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "packed.h"
@@ -21,15 +22,19 @@ struct Kernels {
   int lanes;
   int block_rows;   // rows of a block that are computed together
 
-  // y = floor(W x + bias) for one tile of `vectors` vectors; x: [cols][vectors * lanes].
-  void (*rows)(const PackedRows&, const float* values, const float* bias, const float* x, float* y,
-               int vectors);
+  // y (+)= W x for one panel of columns and one tile of `vectors` vectors; x: [panel's columns]
+  // [vectors * lanes]. The first panel starts with the bias, the last one applies the ReLU.
+  void (*panel)(const PackedRows&, size_t panel, const float* values, const float* bias,
+                const float* x, float* y, int vectors);
+  // y = floor(W x + bias) for one tile; x: [cols][vectors * lanes].
   void (*blocks)(const PackedBlocks&, const float* values, const float* bias, const float* x,
                  float* y, int vectors);
   // The same for a single observation; x: [cols], y: [rows].
   void (*rows_single)(const Rows&, const float* values, const float* bias, bool relu,
                       const float* x, float* y);
   void (*blocks_single)(const Blocks&, const float* bias, bool relu, const float* x, float* y);
+  // The same for a few observations and sampled weights, side by side.
+  void (*rows_sampled)(const SampledRows&);
 
   // Between observations by rows [batch, stride] and a tile: `features` of them, those in `index`.
   // Columns of the tile past `batch` are zero.

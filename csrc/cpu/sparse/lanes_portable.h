@@ -1,4 +1,4 @@
-// What selected networks need of a vector beyond Vec: gathers, transposition, a sum in float.
+// What selected networks need of a vector beyond Vec: gathers, transposition, a sum in float, spreading.
 // lanes_avx2.h and lanes_avx512.h offer the same.
 #pragma once
 
@@ -10,6 +10,12 @@ namespace fastlbbnn {
 namespace FASTLBBNN_ARCH {
 
 struct Lanes {
+  // Whether a product with T vectors a tile reads four offsets, and four weights, at a time.
+  static constexpr bool kOffsetsByFour = false;
+  static constexpr bool spreads(int) { return false; }
+  // p[0..4) in every group of four lanes, and the I-th of them in all lanes.
+  FL_INLINE static Vec::F repeat_four(const float* p) { return Vec::load(p); }
+  template <int I> FL_INLINE static Vec::F spread(Vec::F four) { return Vec::set1(four[I]); }
   // x[columns[i]] in lane i; with n, zero in the lanes from n on.
   template <class Column>
   FL_INLINE static Vec::F gather(const float* x, const Column* columns) {
@@ -22,6 +28,13 @@ struct Lanes {
     return r;
   }
   FL_INLINE static float sum(Vec::F a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+  // A square of observations by rows [kLanes, stride] as vectors of features, `width` floats apart.
+  FL_INLINE static void square(const float* x, int64_t stride, float* out, int64_t width) {
+    Vec::F a[4];
+    for (int i = 0; i < 4; ++i) a[i] = Vec::load(x + i * stride);
+    transpose(a);
+    for (int i = 0; i < 4; ++i) Vec::store(out + i * width, a[i]);
+  }
   // Rows become columns, in place.
   FL_INLINE static void transpose(Vec::F* a) {
     for (int i = 0; i < 4; ++i) {

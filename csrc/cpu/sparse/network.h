@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "kernels.h"
@@ -25,25 +26,42 @@ struct Layer {
   std::vector<float> block_values;
   Rows rows;
   Blocks blocks;
-  // For tiles: of one vector, whose activations fill little of the cache, in wider panels.
-  PackedRows packed_rows, packed_wide;
   PackedBlocks packed_blocks;
+
+  // By rows for tiles of this many vectors, packed when they are first asked for.
+  const PackedRows& packed_rows(int64_t vectors) const;
+
+ private:
+  struct Lazy {
+    std::once_flag once;
+    PackedRows rows;
+  };
+  mutable Lazy packed_[3];
 };
 
 struct Network {
+  explicit Network(int32_t layers) : layers(layers) {}
   std::vector<Layer> layers;
   std::vector<int32_t> inputs;      // of the trained network's features, those that are used
   std::vector<int32_t> identity;    // 0, 1, ... for calls that start at a later layer
 };
 
-// Sampled weights and biases, in the order of the formats' values.
 struct SampledLayer {
   std::vector<float> values, bias;
 };
+
+// Sampled weights and biases: either sample by sample, in the order of the formats' values, or (for few
+// observations) side by side, [weight][sample] in the order of W by rows.
 struct Draws {
+  int64_t count;
+  bool side_by_side;
   std::vector<Format> formats;
   std::vector<std::vector<SampledLayer>> samples;   // [sample][layer]
+  std::vector<SampledLayer> layers;
 };
+
+// Whether samples side by side are fewer vectors than observations side by side.
+bool better_side_by_side(int64_t samples, int64_t batch);
 
 // Layers [first, last) of a batch x [batch, stride] by rows; y: [batch, outputs], and with `draws`
 // [samples, batch, outputs].

@@ -41,26 +41,40 @@ struct Posterior {
   const int32_t* col_index;      // [cols], likewise
 };
 
-// A row's weights within a panel.
-struct RowPart {
-  int32_t row, count;
-  float floor;   // what the sum is raised to: 0 for a ReLU at the row's last part, else -infinity
+// Rows with the same number of weights in a panel, one after the other.
+struct Run {
+  int32_t count, rows;
 };
 
-// Columns [first_col, ...) of W. The activations of a panel stay in the first-level cache while all
-// rows go over them, so that it is read from there and not from the second level.
+// Columns [first_col, first_col + cols) of W. The activations of a panel stay in the first-level cache
+// while all rows go over them, so that it is read from there and not from the second level.
 struct Panel {
-  int64_t first_col, first_part, end_part, weights;
+  int64_t first_col, cols, first_row, first_weight;
+  int32_t first_run, end_run;
 };
 
-// Rows of a panel are in the order of their number of weights: the loop over a row's weights then
-// ends where the processor's branch predictor expects it to.
+// Floats between two columns, in the unit of PackedRows::offsets: a multiplication by the ratio of a
+// tile's width to it (1, 2, 4 or 8) is part of an x86 address.
+constexpr int offset_unit(int lanes) { return lanes < 8 ? lanes : 8; }
+
+// How rows are packed.
+struct Packing {
+  int64_t panel_cols;   // of W; more where a row would have too few weights in a panel
+  int unit;             // offset_unit
+  int sums;             // 2: long rows have a multiple of four weights, some of them in two halves
+};
+
+// Rows of a panel are in the order of their number of weights, so that loops end where the processor's
+// branch predictor expects them to. The first panel has all rows, and so has the last one.
 struct PackedRows {
+  bool relu;
+  int sums;                        // that the weights of a row go into, in turn
   std::vector<Panel> panels;
-  std::vector<RowPart> parts;
-  std::vector<uint16_t> columns;   // from the panel's first
+  std::vector<Run> runs;
+  std::vector<int32_t> rows;       // of the runs
+  std::vector<uint16_t> offsets;   // of columns from the panel's first, times unit * sizeof(float)
   std::vector<float> values;       // the means
-  std::vector<int32_t> source;     // where each value is in W by rows
+  std::vector<int32_t> source;     // where each value is in W by rows (with one sum)
 };
 
 // Rows of a block row that are computed together.
@@ -81,7 +95,19 @@ struct PackedBlocks {
   std::vector<int32_t> source;         // where each value is in W by rows, -1: nowhere, it is 0
 };
 
-PackedRows pack_rows(const Rows& matrix, const float* values, bool relu, int64_t panel_cols);
+// A layer at up to kLanes sampled weights, and what it is applied to.
+struct SampledRows {
+  Rows matrix;
+  const float *values, *bias;   // [weights][stride], [rows][stride]
+  int64_t stride;
+  int samples, observations;    // observations: 1, 2 or 4
+  bool relu, shared;            // shared: x is the same for all samples
+  const float* x;               // [observations][x_step], of [cols] where shared, else [cols][kLanes]
+  float* y;                     // [observations][y_step], of [rows][kLanes]
+  int64_t x_step, y_step;
+};
+
+PackedRows pack_rows(const Rows& matrix, const float* values, bool relu, const Packing& how);
 PackedBlocks pack_blocks(const Blocks& matrix, const Rows& by_rows, bool relu, int group_rows);
 
 }  // namespace sparse

@@ -10,129 +10,149 @@
 namespace fastlbbnn {
 namespace FASTLBBNN_ARCH {
 
-// G rows of a panel with the same number of weights. A row's weights go in turn into two sets of T
-// accumulators: one set alone would wait for its own additions. The order of additions is the same for
-// every T and G, so a result does not depend on the tile that an observation is in.
-template <class V, int T, int G, bool kFirst>
-FL_INLINE void equal_rows(const sparse::RowPart* part, const uint16_t* column, const float* value,
-                          const float* bias, const float* x, float* y) {
+// Where a panel's weights are read.
+struct PanelCursor {
+  const int32_t* row;
+  const uint16_t* offset;
+  const float* value;
+};
+
+// sum[t] += weight x[column] for the T vectors of a tile. `offset`: see PackedRows.
+template <class V, int T>
+FL_INLINE void add_weight(typename V::F* sum, uint64_t offset, typename V::F weight,
+                          const float* x) {
+  constexpr int kScale = T * V::kLanes / sparse::offset_unit(V::kLanes);
+  const char* from = reinterpret_cast<const char*>(x) + offset * kScale;
+  // One register for the address: with base and index apart, each of the T loads takes two slots of
+  // the processor's front end (measured: a tenth of the time).
+#if defined(__x86_64__)
+  asm("" : "+r"(from));
+#endif
+  const float* a = reinterpret_cast<const float*>(from);
+#pragma GCC unroll 4
+  for (int t = 0; t < T; ++t) sum[t] = V::fma(weight, V::load(a + t * V::kLanes), sum[t]);
+}
+
+// Four weights of a row into S sets of T sums, in turn. Loads are the bottleneck: where it pays, the
+// four values come in one and are spread in registers, and so do the four offsets.
+template <class V, class L, int T, int S>
+FL_INLINE void add_four(typename V::F (*sum)[T], const uint16_t* offset, const float* value,
+                        const float* x) {
+  uint64_t c[4];
+  if (L::kOffsetsByFour) {
+    uint64_t all;
+    std::memcpy(&all, offset, sizeof(all));
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) c[j] = all >> 16 * j & 0xffff;
+  } else {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) c[j] = offset[j];
+  }
+  if (L::spreads(T)) {
+    const typename V::F four = L::repeat_four(value);
+    add_weight<V, T>(sum[0], c[0], L::template spread<0>(four), x);
+    add_weight<V, T>(sum[1 % S], c[1], L::template spread<1>(four), x);
+    add_weight<V, T>(sum[2 % S], c[2], L::template spread<2>(four), x);
+    add_weight<V, T>(sum[3 % S], c[3], L::template spread<3>(four), x);
+  } else {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) add_weight<V, T>(sum[j % S], c[j], V::set1(value[j]), x);
+  }
+}
+
+// `rows` rows (a multiple of G) with `count` weights each, G at a time so that enough sums are under way.
+// The order of additions is the same for every T and G, so a result does not depend on the tile that an
+// observation is in.
+template <class V, class L, int T, int S, int G, bool kFirst, bool kRelu>
+__attribute__((noinline)) void equal_rows(int64_t count, int64_t rows, PanelCursor* at,
+                                          const float* bias, const float* x, float* y) {
   using F = typename V::F;
   constexpr int64_t width = T * V::kLanes;
-  const int64_t count = part->count;
-  F even[G][T], odd[G][T];
+  PanelCursor p = *at;
+  for (const int32_t* end = p.row + rows; p.row != end; p.row += G) {
+    F sum[G][S][T];
 #pragma GCC unroll 4
-  for (int g = 0; g < G; ++g) {
+    for (int g = 0; g < G; ++g) {
+      const int64_t row = p.row[g];
 #pragma GCC unroll 4
-    for (int t = 0; t < T; ++t) {
-      even[g][t] = kFirst ? V::set1(bias[part[g].row])
-                          : V::load(y + part[g].row * width + t * V::kLanes);
-      odd[g][t] = V::set1(0.0f);
+      for (int t = 0; t < T; ++t) {
+        sum[g][0][t] = kFirst ? V::set1(bias[row]) : V::load(y + row * width + t * V::kLanes);
+        if (S > 1) sum[g][S - 1][t] = V::set1(0.0f);
+      }
     }
-  }
-  int64_t k = 0;
-  if (T <= 2) {
-    // Here loads are the bottleneck: four column indices come in one.
-    for (; k + 4 <= count; k += 4) {
+    int64_t k = 0;
+    for (; k + 4 <= count; k += 4, p.offset += 4, p.value += 4) {
 #pragma GCC unroll 4
       for (int g = 0; g < G; ++g) {
-        const int64_t i = g * count + k;
-        uint64_t c;
-        std::memcpy(&c, column + i, sizeof(c));
+        add_four<V, L, T, S>(sum[g], p.offset + g * count, p.value + g * count, x);
+      }
+    }
+    for (; k < count; ++k, ++p.offset, ++p.value) {
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) {
-          const float* a = x + (c >> 16 * j & 0xffff) * width;
-          const F w = V::set1(value[i + j]);
-          F* sum = j % 2 ? odd[g] : even[g];
-#pragma GCC unroll 2
-          for (int t = 0; t < T; ++t) sum[t] = V::fma(w, V::load(a + t * V::kLanes), sum[t]);
-        }
+      for (int g = 0; g < G; ++g) {
+        add_weight<V, T>(sum[g][0], p.offset[g * count], V::set1(p.value[g * count]), x);
+      }
+    }
+    p.offset += (G - 1) * count;
+    p.value += (G - 1) * count;
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) {
+      float* out = y + p.row[g] * width;
+#pragma GCC unroll 4
+      for (int t = 0; t < T; ++t) {
+        F a = S > 1 ? V::add(sum[g][0][t], sum[g][S - 1][t]) : sum[g][0][t];
+        // Zero comes first: a NaN then stays one, as it does in torch's relu.
+        if (kRelu) a = V::max(V::set1(0.0f), a);
+        V::store(out + t * V::kLanes, a);
       }
     }
   }
-  for (; k + 2 <= count; k += 2) {
-#pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) {
-      const int64_t i = g * count + k;
-      const float *a = x + column[i] * width, *b = x + column[i + 1] * width;
-      const F u = V::set1(value[i]), v = V::set1(value[i + 1]);
-#pragma GCC unroll 4
-      for (int t = 0; t < T; ++t) even[g][t] = V::fma(u, V::load(a + t * V::kLanes), even[g][t]);
-#pragma GCC unroll 4
-      for (int t = 0; t < T; ++t) odd[g][t] = V::fma(v, V::load(b + t * V::kLanes), odd[g][t]);
-    }
-  }
-  if (k < count) {
-#pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) {
-      const int64_t i = g * count + k;
-      const float* a = x + column[i] * width;
-      const F u = V::set1(value[i]);
-#pragma GCC unroll 4
-      for (int t = 0; t < T; ++t) even[g][t] = V::fma(u, V::load(a + t * V::kLanes), even[g][t]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int g = 0; g < G; ++g) {
-    // The floor comes first: a NaN then stays one, as it does in torch's relu.
-    const F floor = V::set1(part[g].floor);
-    float* out = y + part[g].row * width;
-#pragma GCC unroll 4
-    for (int t = 0; t < T; ++t) {
-      V::store(out + t * V::kLanes, V::max(floor, V::add(even[g][t], odd[g][t])));
+  *at = p;
+}
+
+// Short rows one at a time: the processor has several of them under way anyway.
+constexpr int kShort = 16;
+
+template <class V, class L, int T, int S, bool kFirst, bool kRelu>
+void panel_runs(const sparse::PackedRows& m, const sparse::Panel& panel, PanelCursor at,
+                const float* bias, const float* x, float* y) {
+  constexpr int G = T == 2 ? 4 : 2;
+  for (int32_t i = panel.first_run; i < panel.end_run; ++i) {
+    const sparse::Run& run = m.runs[i];
+    const int64_t grouped = run.count < kShort ? 0 : run.rows / G * G;
+    if (grouped) equal_rows<V, L, T, S, G, kFirst, kRelu>(run.count, grouped, &at, bias, x, y);
+    if (grouped < run.rows) {
+      equal_rows<V, L, T, S, 1, kFirst, kRelu>(run.count, run.rows - grouped, &at, bias, x, y);
     }
   }
 }
 
-// One panel. Narrow tiles take several rows at a time, so that enough sums are under way to keep the
-// multipliers busy; rows come in the order of their counts, so most have neighbours of the same.
-template <class V, int T, bool kFirst>
-__attribute__((noinline)) void panel_rows(const sparse::RowPart* part, const sparse::RowPart* end,
-                                          const uint16_t* column, const float* value,
-                                          const float* bias, const float* x, float* y) {
-  constexpr int G = T == 1 ? 4 : T == 2 ? 2 : 1;
-  while (part != end) {
-    const int64_t count = part->count;
-    if (G > 1 && end - part >= G && part[G - 1].count == count) {
-      equal_rows<V, T, G, kFirst>(part, column, value, bias, x, y);
-      part += G;
-      column += G * count;
-      value += G * count;
-    } else {
-      equal_rows<V, T, 1, kFirst>(part, column, value, bias, x, y);
-      ++part;
-      column += count;
-      value += count;
-    }
+template <class V, class L, int T, int S>
+void one_panel(const sparse::PackedRows& m, size_t i, const float* values, const float* bias,
+               const float* x, float* y) {
+  const sparse::Panel& panel = m.panels[i];
+  const PanelCursor at{m.rows.data() + panel.first_row, m.offsets.data() + panel.first_weight,
+                       values + panel.first_weight};
+  const bool relu = m.relu && i + 1 == m.panels.size();
+  if (i == 0) {
+    relu ? panel_runs<V, L, T, S, true, true>(m, panel, at, bias, x, y)
+         : panel_runs<V, L, T, S, true, false>(m, panel, at, bias, x, y);
+  } else {
+    relu ? panel_runs<V, L, T, S, false, true>(m, panel, at, bias, x, y)
+         : panel_runs<V, L, T, S, false, false>(m, panel, at, bias, x, y);
   }
 }
 
-template <class V, int T>
-void all_panels(const sparse::PackedRows& m, const float* values, const float* bias,
-                const float* x, float* y) {
-  const uint16_t* column = m.columns.data();
-  for (size_t p = 0; p < m.panels.size(); ++p) {
-    const sparse::Panel& panel = m.panels[p];
-    const sparse::RowPart* part = m.parts.data() + panel.first_part;
-    const sparse::RowPart* end = m.parts.data() + panel.end_part;
-    const float* from = x + panel.first_col * T * V::kLanes;
-    if (p == 0) {
-      panel_rows<V, T, true>(part, end, column, values, bias, from, y);
-    } else {
-      panel_rows<V, T, false>(part, end, column, values, bias, from, y);
-    }
-    column += panel.weights;
-    values += panel.weights;
-  }
-}
-
-template <class V>
-void spmm_rows(const sparse::PackedRows& m, const float* values, const float* bias, const float* x,
-               float* y, int vectors) {
+template <class V, class L>
+void spmm_panel(const sparse::PackedRows& m, size_t panel, const float* values, const float* bias,
+                const float* x, float* y, int vectors) {
   switch (vectors) {
-    case 1: return all_panels<V, 1>(m, values, bias, x, y);
-    case 2: return all_panels<V, 2>(m, values, bias, x, y);
-    case 3: return all_panels<V, 3>(m, values, bias, x, y);
-    default: return all_panels<V, 4>(m, values, bias, x, y);
+    case 1:
+      return m.sums == 2 ? one_panel<V, L, 1, 2>(m, panel, values, bias, x, y)
+                         : one_panel<V, L, 1, 1>(m, panel, values, bias, x, y);
+    case 2: return one_panel<V, L, 2, 1>(m, panel, values, bias, x, y);
+    case 3: return one_panel<V, L, 3, 1>(m, panel, values, bias, x, y);
+    default: return one_panel<V, L, 4, 1>(m, panel, values, bias, x, y);
   }
 }
 

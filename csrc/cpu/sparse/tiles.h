@@ -17,33 +17,35 @@ void to_tile(const float* x, int64_t stride, int64_t batch, const int32_t* index
   const int64_t width = static_cast<int64_t>(vectors) * n;
   for (int64_t j = 0; j < features;) {
     const int64_t first = index[j];
-    int64_t end = j + 1;
-    while (end < features && index[end] < first + n) ++end;
+    int64_t end = j + n;
+    if (end > features || index[end - 1] != first + n - 1) {
+      end = j + 1;
+      while (end < features && index[end] < first + n) ++end;
+    }
     const int span = static_cast<int>(index[end - 1] - first) + 1;
     for (int v = 0; v < vectors; ++v) {
       const int64_t left = batch - v * n;
       const int rows = left < 0 ? 0 : left < n ? static_cast<int>(left) : n;
-      typename V::F square[n];
-#pragma GCC unroll 16
-      for (int i = 0; i < n; ++i) {
-        square[i] = V::set1(0.0f);
-        if (i < rows) {
-          const float* from = x + (v * n + i) * stride + first;
-          square[i] = span == n ? V::load(from) : V::load(from, span);
-        }
-      }
-      L::transpose(square);
-      float* out = tile + v * n;
-      if (end - j == n) {
-#pragma GCC unroll 16
-        for (int i = 0; i < n; ++i) V::store(out + (j + i) * width, square[i]);
+      const float* from = x + v * n * stride + first;
+      float* out = tile + j * width + v * n;
+      alignas(64) float spread[n * n];
+      const bool whole = end - j == n;
+      if (rows == n && span == n) {
+        L::square(from, stride, whole ? out : spread, whole ? width : n);
       } else {
-        alignas(64) float spread[n * n];
+        typename V::F square[n];
 #pragma GCC unroll 16
-        for (int i = 0; i < n; ++i) V::store(spread + i * n, square[i]);
-        for (int64_t i = j; i < end; ++i) {
-          V::store(out + i * width, V::load(spread + (index[i] - first) * n));
+        for (int i = 0; i < n; ++i) {
+          square[i] = V::set1(0.0f);
+          if (i < rows) square[i] = V::load(from + i * stride, span);
         }
+        L::transpose(square);
+#pragma GCC unroll 16
+        for (int i = 0; i < n; ++i) V::store(whole ? out + i * width : spread + i * n, square[i]);
+      }
+      if (whole) continue;
+      for (int64_t i = j; i < end; ++i, out += width) {
+        V::store(out, V::load(spread + (index[i] - first) * n));
       }
     }
     j = end;
