@@ -41,25 +41,13 @@ struct Lanes {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
-  // The halves of two rows are put together by loads, so that fewer permutations are left.
   FL_INLINE static void square(const float* x, int64_t stride, float* out, int64_t width) {
-    const float* p[4] = {x, x + stride, x + 2 * stride, x + 3 * stride};
-#pragma GCC unroll 1
-    for (int j = 0; j < 8; j += 4, out += 4 * width) {
-      __m256 r[4];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(p[i])),
-                                    _mm_loadu_ps(p[i] + 4 * stride), 1);
-        p[i] += 4;
-      }
-      const __m256 b0 = _mm256_unpacklo_ps(r[0], r[1]), b1 = _mm256_unpackhi_ps(r[0], r[1]);
-      const __m256 b2 = _mm256_unpacklo_ps(r[2], r[3]), b3 = _mm256_unpackhi_ps(r[2], r[3]);
-      _mm256_storeu_ps(out, _mm256_shuffle_ps(b0, b2, 0x44));
-      _mm256_storeu_ps(out + width, _mm256_shuffle_ps(b0, b2, 0xEE));
-      _mm256_storeu_ps(out + 2 * width, _mm256_shuffle_ps(b1, b3, 0x44));
-      _mm256_storeu_ps(out + 3 * width, _mm256_shuffle_ps(b1, b3, 0xEE));
-    }
+    __m256 a[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(x + i * stride);
+    transpose(a);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) _mm256_storeu_ps(out + i * width, a[i]);
   }
   FL_INLINE static void transpose(__m256* a) {
     __m256 b[8];

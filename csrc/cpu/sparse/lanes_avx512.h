@@ -38,7 +38,8 @@ struct Lanes {
     return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), m, indices(columns, m), x, 4);
   }
   FL_INLINE static float sum(__m512 a) { return _mm512_reduce_add_ps(a); }
-  // The quarters of four rows are put together by loads, so that fewer permutations are left.
+  // The quarters of four rows are put together by loads, so that fewer permutations are left than in
+  // `transpose` (eight-lane vectors gain nothing from it).
   FL_INLINE static void square(const float* x, int64_t stride, float* out, int64_t width) {
     const float* p[4] = {x, x + stride, x + 2 * stride, x + 3 * stride};
     const int64_t four = 4 * stride, twelve = 12 * stride;
