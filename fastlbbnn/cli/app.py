@@ -16,7 +16,7 @@ HELP = """Latent Binary Bayesian Neural Networks: train, select, deploy.
 
 \b
 A first network, on digits that scikit-learn ships:
-    fastlbbnn train digits --recipe ours --epochs 100 --out runs/digits
+    fastlbbnn train digits --recipe ours --out runs/digits
     fastlbbnn report runs/digits
     fastlbbnn select runs/digits -o digits.safetensors
     fastlbbnn export digits.safetensors --c src

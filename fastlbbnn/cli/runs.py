@@ -145,7 +145,7 @@ def train(
     """Train a network by a recipe, into a run folder.
 
     \b
-        fastlbbnn train digits --recipe ours --epochs 100
+        fastlbbnn train digits --recipe ours
         fastlbbnn train phoneme --method LBBNN-GP-MVN --out runs/mvn --seed 3
         fastlbbnn train patients.csv --target outcome --standardise --hidden 50-50
 
