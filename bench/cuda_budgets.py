@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = [ROOT / "csrc/cuda/csr_matmul.cu", ROOT / "csrc/cuda/block_matmul.cu"]
+SOURCES = [ROOT / f"csrc/cuda/{name}.cu" for name in ("csr_matmul", "block_matmul", "draw_weights")]
 ARCHITECTURES = ("80", "90", "100", "120")
 COLUMNS = {
     "kernel": "s",
@@ -50,21 +50,19 @@ def find_cuobjdump() -> str | None:
 
 
 def readable(mangled: str) -> str:
-    """csr_matmul<uint16, 4, 32> for the mangled name of such a kernel."""
-    name = re.search(r"\d+([a-z_]+)_kernelI", mangled)[1]
-    rest = mangled[mangled.index("_kernelI") + len("_kernelI") :]
-    found = re.findall(r"^[ti]|Li(\d+)E|\d(Float16|BFloat16)", rest.split("EEv")[0] + "E")
-    index = {"t": ["uint16"], "i": ["int32"]}.get(rest[0], [])
-    return f"{name}<{', '.join(index + [a or b for a, b in found if a or b])}>"
+    """csr_matmul<Float32, 4, 32> for the mangled name of such a kernel."""
+    name, rest = re.search(r"\d([a-z_]+)_kernel(.*)", mangled).groups()
+    found = re.findall(r"Li(\d+)E|\d(Float32|Float16|BFloat16)", rest.split("EEv")[0] + "E")
+    return f"{name}<{', '.join(a or b for a, b in found)}>" if found else name
 
 
 def dynamic_shared_bytes(kernel: str) -> int:
     """What a launch asks for, as BlockShape::kSharedBytes in csrc/cuda/block_matmul.cuh has it."""
     if not kernel.startswith("block_matmul"):
         return 0
-    block, tile = (int(n) for n in kernel.rstrip(">").split(", ")[1:])
-    weights = 32 * (8 if block == 8 else block + 8)
-    return max(3 * 2 * (32 * (tile + 8) + weights), 4 * block * (tile + 4))
+    bn, bk, tile = (int(n) for n in kernel.rstrip(">").split(", ")[1:])
+    weights = 32 // bk * bn * (8 if bk == 8 else bk + 8)
+    return max(3 * 2 * (32 * (tile + 8) + weights), 4 * bn * (tile + 4))
 
 
 def run(command: list[str]) -> str:

@@ -23,11 +23,17 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
 
 // Sixteen-bit floats are carried as their bits; these name the type.
 struct Float16 {
+  using Storage = uint16_t;
+  static __device__ __forceinline__ float to_float(uint16_t v) { return __half2float(__ushort_as_half(v)); }
   static __device__ __forceinline__ uint16_t from_float(float v) {
     return __half_as_ushort(__float2half_rn(v));
   }
 };
 struct BFloat16 {
+  using Storage = uint16_t;
+  static __device__ __forceinline__ float to_float(uint16_t v) {
+    return __bfloat162float(__ushort_as_bfloat16(v));
+  }
   static __device__ __forceinline__ uint16_t from_float(float v) {
     return __bfloat16_as_ushort(__float2bfloat16_rn(v));
   }

@@ -1,7 +1,8 @@
-"""Selected networks on an NVIDIA GPU: sparse layers in float32, block-sparse ones on tensor cores.
+"""Selected networks on an NVIDIA GPU: sparse layers, and block-sparse ones on tensor cores.
 
     model = CudaModel(fastlbbnn.select(trained), dtype=torch.bfloat16)
     logits = model(x.cuda())
+    draws = model.sample(x.cuda(), samples=10)          # [10, batch, classes]
 
 The kernels are in csrc/cuda, in a library of their own that is called with raw pointers on torch's
 current stream. They are checked by executing their source on a CPU; they have not run on a GPU yet.
@@ -9,9 +10,8 @@ current stream. They are checked by executing their source on a CPU; they have n
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,187 +19,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .formats import SparseLayer, SparseNetwork
+from .._checks import check_samples
+from ..functional import draw_seed
+from ..reference.noise import Stream
+from .cuda_library import BLOCK_SIDES, HALF_DTYPES, CudaLibrary
+from .formats import SparseLayer, SparseNetwork, places_in_blocks
 from .model import SparseModel
 
 LIBRARY = "_sparse_cuda.so"
-#: What fastlbbnn_cuda_interface() answers for the signatures below.
-INTERFACE = 1
-BLOCKS = (8, 16, 32)
 #: The kernels count weights in 32 bits, and up to one warp beyond the last.
 MOST_WEIGHTS = 2**31 - 64
-HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 _BUILD = (
     "install the CUDA toolkit (nvcc) and run: FASTLBBNN_CUDA=1 pip install --no-build-isolation "
     "--force-reinstall --no-deps fastlbbnn"
 )
-_CODES = {
-    -1: "an argument is out of range",
-    -2: "the layer and batch need more thread blocks than a grid holds; split the batch",
-    -3: "the block values do not start at a multiple of 16 bytes",
-}
-
-_p, _i, _n = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-#: Function -> result and arguments, as in csrc/cuda/launchers.h.
-_SIGNATURES = {
-    "fastlbbnn_cuda_interface": (_i, ()),
-    "fastlbbnn_cuda_error": (ctypes.c_char_p, (_i,)),
-    "fastlbbnn_csr_matmul": (_i, (_p, _p, _i, _p, _p, _p, _p, _n, _n, _i, _p)),
-    "fastlbbnn_block_matmul": (_i, (_p, _p, _p, _p, _p, _p, _n, _n, _n, _i, _i, _i, _i, _p)),
-}
-
-
-class CudaLibrary:
-    """The compiled launchers. ``device_type`` is what their pointers point into."""
-
-    def __init__(self, path: Path, device_type: str = "cuda") -> None:
-        self.device_type = device_type
-        self._library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(self._library, name)
-            function.restype, function.argtypes = result, arguments
-        if (found := self._library.fastlbbnn_cuda_interface()) != INTERFACE:
-            raise OSError(f"{path.name} has interface {found} and the package needs {INTERFACE}")
-
-    def csr_matmul(
-        self,
-        row_offsets: Tensor,
-        columns: Tensor,
-        values: Tensor,
-        x: Tensor,
-        bias: Tensor | None = None,
-        relu: bool = False,
-    ) -> Tensor:
-        """``relu(W x + b)``, float32: ``x: [inputs, batch] -> [rows, batch]``.
-
-        Args:
-            row_offsets: ``[rows + 1]``, int32.
-            columns: ``[weights]``, uint16 or int32, below ``inputs``.
-            values: ``[weights]``, float32.
-        """
-        rows = row_offsets.numel() - 1
-        self._check("row_offsets", row_offsets, (torch.int32,), 1)
-        self._check("columns", columns, (torch.uint16, torch.int32), 1)
-        self._check("values", values, (torch.float32,), 1)
-        self._check("x", x, (torch.float32,), 2)
-        self._check_bias(bias, rows)
-        if columns.shape != values.shape:
-            raise ValueError(
-                f"columns has {columns.numel()} entries; expected {values.numel()}, as values has"
-            )
-        self._check_one_device(row_offsets, columns, values, x, bias)
-        y = x.new_empty(rows, x.shape[1])
-        self._start(
-            "fastlbbnn_csr_matmul",
-            x.device,
-            row_offsets,
-            columns,
-            columns.element_size(),
-            values,
-            bias,
-            x,
-            y,
-            rows,
-            x.shape[1],
-            int(relu),
-        )
-        return y
-
-    def block_matmul(
-        self,
-        row_offsets: Tensor,
-        columns: Tensor,
-        values: Tensor,
-        x: Tensor,
-        rows: int,
-        bias: Tensor | None = None,
-        relu: bool = False,
-        float_output: bool = False,
-    ) -> Tensor:
-        """``relu(W x + b)``, 16-bit with float32 sums: ``[inputs, batch] -> [rows, batch]``.
-
-        Args:
-            row_offsets: ``[ceil(rows / block) + 1]``, int32.
-            columns: ``[blocks]``, int32, in units of blocks.
-            values: ``[blocks, block, block]`` with block 8, 16 or 32, of the dtype of ``x``.
-            float_output: give float32 instead of the dtype of ``x``.
-        """
-        self._check("row_offsets", row_offsets, (torch.int32,), 1)
-        self._check("columns", columns, (torch.int32,), 1)
-        self._check("x", x, HALF_DTYPES, 2)
-        self._check("values", values, (x.dtype,), 3)
-        block = values.shape[1]
-        if block not in BLOCKS or values.shape[2] != block or values.shape[0] != columns.numel():
-            raise ValueError(
-                f"values is {list(values.shape)}; expected [{columns.numel()}, block, block] with "
-                "block 8, 16 or 32"
-            )
-        if row_offsets.numel() != -(-rows // block) + 1:
-            raise ValueError(
-                f"row_offsets has {row_offsets.numel()} entries; expected {-(-rows // block) + 1} "
-                f"for {rows} rows in blocks of {block}"
-            )
-        self._check_bias(bias, rows)
-        self._check_one_device(row_offsets, columns, values, x, bias)
-        y = x.new_empty(rows, x.shape[1], dtype=torch.float32 if float_output else x.dtype)
-        self._start(
-            "fastlbbnn_block_matmul",
-            x.device,
-            row_offsets,
-            columns,
-            values,
-            bias,
-            x,
-            y,
-            rows,
-            x.shape[0],
-            x.shape[1],
-            block,
-            int(x.dtype == torch.bfloat16),
-            int(float_output),
-            int(relu),
-        )
-        return y
-
-    def _check(self, name: str, t: Tensor, dtypes: tuple[torch.dtype, ...], dims: int) -> None:
-        if t.device.type != self.device_type:
-            raise ValueError(
-                f"{name} is on {t.device}; expected {self.device_type} (move it with "
-                f".to({self.device_type!r}))"
-            )
-        if t.dtype not in dtypes:
-            raise TypeError(f"{name} is {t.dtype}; expected {' or '.join(map(str, dtypes))}")
-        if t.dim() != dims:
-            raise ValueError(f"{name} is {list(t.shape)}; expected {dims} axes")
-        if not t.is_contiguous():
-            raise ValueError(
-                f"{name} has strides {t.stride()}; expected contiguous (.contiguous())"
-            )
-
-    def _check_bias(self, bias: Tensor | None, rows: int) -> None:
-        if bias is None:
-            return
-        self._check("bias", bias, (torch.float32,), 1)
-        if bias.numel() != rows:
-            raise ValueError(f"bias has {bias.numel()} entries; expected {rows}, one a row")
-
-    @staticmethod
-    def _check_one_device(*tensors: Tensor | None) -> None:
-        devices = {t.device for t in tensors if t is not None}
-        if len(devices) > 1:
-            names = ", ".join(sorted(map(str, devices)))
-            raise ValueError(f"tensors on {names}; expected one device")
-
-    def _start(self, name: str, device: torch.device, *arguments: Tensor | int | None) -> None:
-        on_gpu = device.type == "cuda"
-        raw = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-        with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
-            stream = torch.cuda.current_stream().cuda_stream if on_gpu else None
-            code = getattr(self._library, name)(*raw, stream)
-        if code:
-            reason = _CODES.get(code) or self._library.fastlbbnn_cuda_error(code).decode()
-            raise RuntimeError(f"{name} did not start: {reason} (code {code})")
 
 
 @functools.cache
@@ -242,13 +76,32 @@ class _DeviceLayer:
     bias: Tensor
 
 
+@dataclass(frozen=True)
+class _DevicePosterior:
+    """What the weights and biases of a layer are drawn from, by rows."""
+
+    row_offsets: Tensor
+    columns: Tensor
+    mean: Tensor
+    scale: Tensor
+    bias_mean: Tensor
+    bias_scale: Tensor
+    row_index: Tensor
+    col_index: Tensor
+    place: Tensor | None  # in the values of blocks
+
+
+#: Weights and biases of a layer with a first axis of samples.
+_Drawn = tuple[Tensor, Tensor]
+
+
 class CudaModel:
-    """A selected network at its mean weights on a GPU.
+    """A selected network on a GPU. Calling it predicts at the mean weights.
 
     Args:
         model: from ``fastlbbnn.select`` or ``SparseModel.load``, or its network.
-        dtype: of block-sparse layers, with float32 sums. Layers without square blocks of 8, 16 or
-            32 always compute in float32, and with float32 all do.
+        dtype: of weights and activations; sums are float32. With float16 or bfloat16 layers in blocks
+            of 8, 16 or 32 rows by 8, 16 or 32 columns compute on tensor cores.
     """
 
     def __init__(
@@ -265,36 +118,81 @@ class CudaModel:
         self.dtype = dtype
         self._launchers = library() if launchers is None else launchers
         self.device = torch.device(device)
-        self._inputs = torch.from_numpy(self.network.inputs.astype(np.int64)).to(self.device)
-        self._layers = [self._move(layer) for layer in self.network.layers]
+        self._inputs = self._move(self.network.inputs.astype(np.int64))
+        self._layers = [self._move_layer(layer) for layer in self.network.layers]
 
-    def _move(self, layer: SparseLayer) -> _DeviceLayer:
-        bn, bk = layer.block
-        in_blocks = layer.blocks is not None and bn == bk and bn in BLOCKS
-        in_blocks = in_blocks and self.dtype in HALF_DTYPES
+    def _move(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, dtype)
 
-        def move(array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, dtype)
+    def _in_blocks(self, layer: SparseLayer) -> bool:
+        return (
+            layer.blocks is not None and self.dtype in HALF_DTYPES
+            and all(side in BLOCK_SIDES for side in layer.block)
+        )
 
-        if in_blocks:
+    def _move_layer(self, layer: SparseLayer) -> _DeviceLayer:
+        if in_blocks := self._in_blocks(layer):
             source = layer.blocks
             arrays = (
-                move(source.block_row_offsets),
-                move(source.block_columns.astype(np.int32)),
-                move(source.values, self.dtype),
+                self._move(source.block_row_offsets),
+                self._move(source.block_columns.astype(np.int32)),
+                self._move(source.values, self.dtype),
             )
         else:
             if layer.nnz > MOST_WEIGHTS:
                 raise ValueError(f"a layer has {layer.nnz} weights; expected up to {MOST_WEIGHTS}")
             arrays = (
-                move(layer.row_offsets.astype(np.int32)),
-                move(layer.columns),
-                move(layer.mean),
+                self._move(layer.row_offsets.astype(np.int32)),
+                self._move(layer.columns),
+                self._move(layer.mean, self.dtype),
             )
-        return _DeviceLayer(layer.rows, layer.relu, in_blocks, *arrays, move(layer.bias_mean))
+        return _DeviceLayer(layer.rows, layer.relu, in_blocks, *arrays, self._move(layer.bias_mean))
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[batch, in_features] -> [batch, out_features]``, float32."""
+        return self._predict(x, [(layer.values, layer.bias) for layer in self._layers])
+
+    def draw(
+        self,
+        samples: int = 10,
+        *,
+        generator: torch.Generator | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> CudaDraws:
+        """Sample the weights once, on the device, to predict with them many times: ``draws(x)``.
+
+        Args:
+            generator: where the seeds come from; the draws are those of ``SparseModel.draw`` with the
+                same generator, and so those of the trained network, rounded to ``dtype``.
+            seeds: one a layer, instead of a generator.
+        """
+        check_samples(samples)
+        if not self.network.has_posterior:
+            raise ValueError(
+                "the network holds means alone, so its weights cannot be sampled; select (and save) it "
+                "with posterior=True"
+            )
+        count = len(self._layers)
+        if seeds is None:
+            seeds = draw_seed(generator, "cpu", (count,)).tolist()
+        if len(seeds) != count:
+            raise ValueError(f"{len(seeds)} seeds for {count} layers; expected one a layer")
+        return CudaDraws(self, self._draw_layers(samples, seeds))
+
+    def sample(
+        self,
+        x: Tensor,
+        samples: int = 10,
+        *,
+        generator: torch.Generator | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Outputs at freshly sampled weights, ``[samples, batch, out_features]``, float32."""
+        return self.draw(samples, generator=generator, seeds=seeds)(x)
+
+    # --- products --------------------------------------------------------------------------------
+
+    def _predict(self, x: Tensor, weights: Sequence[_Drawn]) -> Tensor:
         if x.dim() != 2 or x.shape[1] != self.network.in_features:
             raise ValueError(f"x is {list(x.shape)}; expected [batch, {self.network.in_features}]")
         if x.device.type != self.device.type:
@@ -302,14 +200,98 @@ class CudaModel:
         if not x.dtype.is_floating_point:
             raise TypeError(f"x is {x.dtype}; expected a floating dtype")
         # Feature-major from here on: one weight multiplies a contiguous run of the batch.
-        z = x.detach().t().index_select(0, self._inputs).contiguous()
-        for i, layer in enumerate(self._layers):
-            arrays = (layer.row_offsets, layer.columns, layer.values)
+        z = x.detach().t().index_select(0, self._inputs).to(self.dtype).contiguous()
+        for i, (layer, (values, bias)) in enumerate(zip(self._layers, weights)):
+            last = i == len(self._layers) - 1
             if layer.blocks:
-                last = i == len(self._layers) - 1
                 z = self._launchers.block_matmul(
-                    *arrays, z.to(self.dtype), layer.rows, layer.bias, layer.relu, float_output=last
+                    layer.row_offsets, layer.columns, values, z, layer.rows, bias, layer.relu,
+                    float_output=last,
                 )
             else:
-                z = self._launchers.csr_matmul(*arrays, z.float(), layer.bias, layer.relu)
-        return z.t().contiguous()
+                z = self._launchers.csr_matmul(
+                    layer.row_offsets, layer.columns, values, z, bias, layer.relu, float_output=last
+                )
+        return z.transpose(-1, -2).contiguous()
+
+    # --- draws -----------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _posteriors(self) -> list[_DevicePosterior]:
+        columns = [self.network.inputs, *(layer.row_index for layer in self.network.layers)]
+        return [
+            self._move_posterior(layer, before, self._in_blocks(layer))
+            for layer, before in zip(self.network.layers, columns)
+        ]
+
+    @functools.cached_property
+    def _constants(self) -> list[_DevicePosterior]:
+        """Of the units that take no input, see ``SparseNetwork.constants``."""
+        moved, before = [], np.zeros(0, np.int32)
+        for layer, fixed in zip(self.network.layers, self.network.constants):
+            moved.append(self._move_posterior(fixed, before, False))
+            before = fixed.row_index[layer.rows :]
+        return moved
+
+    def _move_posterior(
+        self, layer: SparseLayer, col_index: np.ndarray, in_blocks: bool
+    ) -> _DevicePosterior:
+        return _DevicePosterior(
+            *map(self._move, (
+                layer.row_offsets.astype(np.int32), layer.columns, layer.mean, layer.scale,
+                layer.bias_mean, layer.bias_scale, layer.row_index, col_index,
+            )),
+            self._move(places_in_blocks(layer)) if in_blocks else None,
+        )  # fmt: skip
+
+    def _draw_weights(self, q: _DevicePosterior, seed: int, out: Tensor) -> None:
+        self._launchers.draw_weights(
+            q.mean, q.scale, q.col_index, out, seed=seed, stream=Stream.WEIGHT,
+            row_offsets=q.row_offsets, columns=q.columns, row_index=q.row_index, place=q.place,
+        )
+
+    def _draw_bias(self, q: _DevicePosterior, seed: int, samples: int) -> Tensor:
+        out = q.bias_mean.new_empty((samples, q.bias_mean.numel()))
+        self._launchers.draw_weights(
+            q.bias_mean, q.bias_scale, q.row_index, out, seed=seed, stream=Stream.BIAS
+        )
+        return out
+
+    def _draw_layers(self, samples: int, seeds: Sequence[int]) -> list[_Drawn]:
+        drawn: list[_Drawn] = []
+        constant = torch.zeros((samples, 0, 1), device=self.device)
+        for i, (layer, seed) in enumerate(zip(self._layers, seeds)):
+            q = self._posteriors[i]
+            values = layer.values.new_zeros((samples, *layer.values.shape))  # where a block sticks out
+            self._draw_weights(q, seed, values.view(samples, layer.values.numel()))
+            if self.network.constants:
+                fixed = self._constants[i]
+                weights = constant.new_empty((samples, fixed.mean.numel()))
+                self._draw_weights(fixed, seed, weights)
+                # Of units that take no input: raw = W constant + b, for live rows and then constant ones.
+                raw = self._launchers.csr_matmul(
+                    fixed.row_offsets, fixed.columns, weights, constant,
+                    self._draw_bias(fixed, seed, samples),
+                )
+                bias = raw[:, : layer.rows, 0].contiguous()
+                constant = raw[:, layer.rows :]
+                if self.network.constants[i].relu:
+                    constant = constant.relu()
+                constant = constant.contiguous()
+            else:
+                bias = self._draw_bias(q, seed, samples)
+            drawn.append((values, bias))
+        return drawn
+
+
+class CudaDraws:
+    """Weights sampled from a model's posterior, on its device. Calling it predicts with each of them."""
+
+    def __init__(self, model: CudaModel, layers: Sequence[_Drawn]) -> None:
+        self.model = model
+        self.samples = layers[0][1].shape[0]
+        self._layers = layers
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[batch, in_features] -> [samples, batch, out_features]``, float32."""
+        return self.model._predict(x, self._layers)

@@ -139,10 +139,10 @@ def blocks_from_grid(
     )
 
 
-def rows_of_blocks(
+def _weights_in_blocks(
     blocks: BlockArrays, rows: int, cols: int, block: tuple[int, int]
-) -> tuple[NDArray[np.int64], NDArray, NDArray[np.float32], NDArray[np.float32] | None]:
-    """Row offsets, columns, means and scales of the weights that the blocks hold."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Row, column and place in ``blocks.values`` (flattened) of every weight, by rows."""
     bn, bk = block
     block_rows = np.repeat(
         np.arange(blocks.block_row_offsets.size - 1), np.diff(blocks.block_row_offsets)
@@ -151,12 +151,26 @@ def rows_of_blocks(
     row = (block_rows * bn)[:, None, None] + np.arange(bn)[:, None]
     col = (blocks.block_columns.astype(np.int64) * bk)[:, None, None] + np.arange(bk)
     row, col = np.broadcast_to(row, shape), np.broadcast_to(col, shape)
-    inside = (row < rows) & (col < cols)
-    row, col = row[inside], col[inside]
+    place = np.flatnonzero((row < rows) & (col < cols))
+    row, col = row.ravel()[place], col.ravel()[place]
     order = np.lexsort((col, row))
+    return row[order], col[order], place[order]
+
+
+def places_in_blocks(layer: SparseLayer) -> NDArray[np.int32]:
+    """Where each weight of the layer is in its ``blocks.values``, flattened."""
+    place = _weights_in_blocks(layer.blocks, layer.rows, layer.cols, layer.block)[2]
+    return place.astype(np.int32)
+
+
+def rows_of_blocks(
+    blocks: BlockArrays, rows: int, cols: int, block: tuple[int, int]
+) -> tuple[NDArray[np.int64], NDArray, NDArray[np.float32], NDArray[np.float32] | None]:
+    """Row offsets, columns, means and scales of the weights that the blocks hold."""
+    row, col, place = _weights_in_blocks(blocks, rows, cols, block)
     return (
         row_offsets_of(row, rows),
-        col[order].astype(index_dtype(cols)),
-        blocks.values[inside][order],
-        None if blocks.scales is None else blocks.scales[inside][order],
+        col.astype(index_dtype(cols)),
+        blocks.values.ravel()[place],
+        None if blocks.scales is None else blocks.scales.ravel()[place],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import shutil
 import subprocess
@@ -33,8 +34,9 @@ def rows() -> list[dict]:
 
 def test_every_kernel_is_compiled_for_every_architecture(rows):
     names = {row["kernel"] for row in rows}
-    # uint16 and int32: four wide kernels and a narrow one. Two dtypes, three blocks, two tiles.
-    assert len(names) == 2 * 5 + 2 * 3 * 2
+    # Three dtypes: four wide kernels and a narrow one. Two dtypes: three square blocks, two tiles, and
+    # six other blocks. One that draws.
+    assert len(names) == 3 * 5 + 2 * (3 * 2 + 6) + 1
     assert len(rows) == 4 * len(names)
     assert {row["architecture"] for row in rows} == {"sm_80", "sm_90", "sm_100", "sm_120"}
 
@@ -52,8 +54,8 @@ def test_block_kernels_use_tensor_cores(rows):
     """Two steps of 16 inputs a stage, times runs of 8 outputs, times runs of 16 columns a warp."""
     for row in rows:
         if row["kernel"].startswith("block_matmul"):
-            block, tile = map(int, row["kernel"].rstrip(">").split(", ")[1:])
-            expected = 2 * (block // 8) * (2 if tile == 128 else 1)
+            bn, _, tile = map(int, row["kernel"].rstrip(">").split(", ")[1:])
+            expected = 2 * (bn // 8) * (2 if tile == 128 else 1)
             assert row["tensor_core_instructions"] == expected, row
         else:
             assert row["tensor_core_instructions"] == 0
@@ -66,7 +68,7 @@ def test_tensor_cores_and_wide_loads_are_in_the_machine_code(rows):
         if row["kernel"].startswith("block_matmul"):
             assert row["sass_tensor_core"] == row["tensor_core_instructions"], row
             assert row["sass_wide_loads"] > 0, row
-        elif ", 4, " in row["kernel"]:  # four columns of the batch a lane
+        elif ", 4, " in row["kernel"] or ", 8, " in row["kernel"]:  # 16 bytes of the batch a lane
             assert row["sass_wide_loads"] > 0, row
 
 
@@ -74,10 +76,11 @@ def test_shared_memory_is_what_a_launch_asks_for(tmp_path):
     if shutil.which("g++") is None:
         pytest.skip("no g++: the header is compiled to compare")
     lines = ['#include "block_matmul.cuh"', "using fastlbbnn::cuda::BlockShape;"]
-    for block in (8, 16, 32):
-        for tile in (32, 128):
-            size = cuda_budgets.dynamic_shared_bytes(f"block_matmul<Float16, {block}, {tile}>")
-            lines.append(f'static_assert(BlockShape<{block}, {tile}>::kSharedBytes == {size}, "");')
+    for bn, bk in itertools.product((8, 16, 32), repeat=2):
+        for tile in (32, 64, 128):
+            shape = f"{bn}, {bk}, {tile}"
+            size = cuda_budgets.dynamic_shared_bytes(f"block_matmul<Float16, {shape}>")
+            lines.append(f'static_assert(BlockShape<{shape}>::kSharedBytes == {size}, "");')
     source = tmp_path / "sizes.cpp"
     source.write_text("\n".join(lines) + "\n")
     folders = [f"-I{ROOT / 'csrc/cuda'}", f"-I{ROOT / 'tests/cuda/emulation'}"]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import shutil
 
 import numpy as np
 import pytest
 import torch
 from emulated_cuda import block_case, build_library, csr_case
-from sparse_networks import make_network
+from sparse_networks import make_network, make_selected
 
 import fastlbbnn
 from fastlbbnn.nn import LBBNNLinear
-from fastlbbnn.sparse import SparseNetwork
+from fastlbbnn.sparse import SparseModel, SparseNetwork
 from fastlbbnn.sparse.cuda import CudaLibrary, CudaModel, library, unavailable
+from fastlbbnn.sparse.formats import places_in_blocks
+from fastlbbnn.sparse.sampling import sample_layers
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +44,15 @@ def dense_pass(network: SparseNetwork, x: torch.Tensor, dtype: torch.dtype) -> t
     allowed = torch.zeros_like(z)
     for i, layer in enumerate(network.layers):
         weight = torch.from_numpy(layer.dense()).double()
-        in_blocks = layer.blocks is not None and dtype != torch.float32
-        if in_blocks:
+        if dtype != torch.float32:
             weight = weight.to(dtype).double()
-            z, allowed = rounded(z, allowed) if i else (z.to(dtype).double(), allowed)
+            z = z if i else z.to(dtype).double()
         sums = (z.abs() + allowed) @ weight.abs().T
         allowed = allowed @ weight.abs().T + (layer.cols + 1) * unit * sums
         z = z @ weight.T + torch.from_numpy(layer.bias_mean).double()
         allowed = allowed + unit * (z.abs() + allowed)
         z = z.relu() if layer.relu else z
-        if in_blocks and i + 1 < len(network.layers):
+        if dtype != torch.float32 and i + 1 < len(network.layers):
             z, allowed = rounded(z, allowed)
     return z, allowed
 
@@ -62,6 +65,7 @@ def dense_pass(network: SparseNetwork, x: torch.Tensor, dtype: torch.dtype) -> t
         ((16, 16, 1), torch.float32),
         ((8, 16, 32), torch.float16),
         ((16, 1, 8), torch.bfloat16),
+        ((1, 1, 1), torch.float16),
     ],
 )
 def test_a_network_agrees_with_a_dense_one(launchers, blocks, dtype, batch):
@@ -99,16 +103,20 @@ def test_wrong_arguments_are_explained(launchers):
     x = torch.zeros(4, 8)
     with pytest.raises(TypeError, match=r"x is torch.float64; expected torch.float32"):
         launchers.csr_matmul(offsets, columns, values, x.double())
+    with pytest.raises(TypeError, match=r"x is torch.float32; expected torch.float16"):
+        launchers.csr_matmul(offsets, columns, values.half(), x)
+    with pytest.raises(ValueError, match=r"x is \[3, 4, 8\]; expected 2 samples"):
+        launchers.csr_matmul(offsets, columns, values.expand(2, 0).contiguous(), torch.zeros(3, 4, 8))
     with pytest.raises(ValueError, match="x is on meta; expected cpu"):
         launchers.csr_matmul(offsets, columns, values, x.to("meta"))
     with pytest.raises(ValueError, match=r"x has strides \(1, 4\)"):
         launchers.csr_matmul(offsets, columns, values, torch.zeros(8, 4).t())
-    with pytest.raises(ValueError, match="bias has 3 entries; expected 2"):
+    with pytest.raises(ValueError, match=r"bias is \[3\]; expected \[2\]"):
         launchers.csr_matmul(offsets, columns, values, x, torch.zeros(3))
     with pytest.raises(ValueError, match="columns has 0 entries; expected 1"):
         launchers.csr_matmul(offsets, columns, torch.zeros(1), x)
     half = x.half()
-    with pytest.raises(ValueError, match=r"values is \[0, 12, 12\]; expected .* 8, 16 or 32"):
+    with pytest.raises(ValueError, match=r"values is \[0, 12, 12\]; expected .* bn and bk 8, 16 or 32"):
         launchers.block_matmul(offsets, columns, torch.zeros(0, 12, 12).half(), half, 24)
     with pytest.raises(ValueError, match="row_offsets has 3 entries; expected 4"):
         launchers.block_matmul(offsets, columns, torch.zeros(0, 8, 8).half(), half, 24)
@@ -138,12 +146,98 @@ def test_a_selected_network_runs_as_it_is(launchers):
     assert ((y.double() - exact).abs() <= allowed).all()
 
 
+def sampled(model: CudaModel, small: SparseModel, x: torch.Tensor, seeds: list[int], samples: int) -> None:
+    """Draws on the device are the model's own, rounded to its dtype, and predict as dense ones."""
+    if small._engine is None:
+        pytest.skip("the library of selected networks, which draws the same bits, was not built")
+    draws = model.draw(samples, seeds=seeds)
+    y = draws(x)
+    assert (y.shape, y.dtype) == ((samples, x.shape[0], small.out_features), torch.float32)
+    torch.testing.assert_close(model.sample(x, samples, seeds=seeds), y, rtol=0, atol=0)
+    for s in range(samples):
+        own = sample_layers(small.network, functools.partial(small._engine.draw, threads=1), seeds, s)
+        for i, (layer, (values, bias)) in enumerate(zip(small.network.layers, own)):
+            on_device = draws._layers[i][0][s].flatten()
+            if model._layers[i].blocks:
+                place = torch.from_numpy(places_in_blocks(layer)).long()
+                rest = torch.ones_like(on_device).index_fill(0, place, 0.0)
+                assert not (on_device * rest).any()  # where blocks stick out
+                on_device = on_device[place]
+            assert torch.equal(on_device, torch.from_numpy(values).to(model.dtype))
+            # Exactly, too, unless units without inputs come in: sums of at most 16 products near 1 with
+            # an error of 16 * 2^-24 each, passed on by two layers.
+            off = (draws._layers[i][1][s] - torch.from_numpy(bias)).abs().max()
+            assert off <= (1e-5 if small.network.constants else 0.0)
+            own[i] = (values, draws._layers[i][1][s].numpy())
+        exact, allowed = dense_pass(with_weights(small.network, own), x, model.dtype)
+        assert ((y[s].double() - exact).abs() <= allowed).all()
+
+
+def with_weights(network: SparseNetwork, drawn: list) -> SparseNetwork:
+    layers = [
+        dataclasses.replace(layer, mean=values, bias_mean=bias)
+        for layer, (values, bias) in zip(network.layers, drawn)
+    ]
+    return dataclasses.replace(network, layers=layers)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("batch", [1, 20])
+def test_sampled_predictions_are_those_of_the_model(launchers, dtype, batch):
+    small = make_selected((30, 25, 20, 4))
+    x = torch.randn(batch, 30, generator=torch.Generator().manual_seed(batch))
+    model = CudaModel(small, dtype=dtype, device="cpu", launchers=launchers)
+    sampled(model, small, x, [3, 2**63 - 5, 7], samples=3)
+    one, two = (model.sample(x, 2, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    torch.testing.assert_close(one, two, rtol=0, atol=0)
+    assert not torch.equal(one[0], one[1])
+
+
+def test_sampled_blocks_and_units_without_inputs(launchers):
+    """Blocks that stick out at both ends, and constants that are drawn into the biases."""
+    trained = torch.nn.Sequential(
+        LBBNNLinear(45, 40, block=(16, 8)), torch.nn.ReLU(), LBBNNLinear(40, 30, block=(8, 32)),
+        torch.nn.ReLU(), LBBNNLinear(30, 6),
+    )  # fmt: skip
+    g = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in trained.named_parameters():
+            if "omega" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=g))
+        trained[0].get_parameter("inclusion.omega")[1] = -9.0  # sixteen units without inputs
+    small = fastlbbnn.select(trained)
+    assert small.network.constants and small.network.layers[0].block == (16, 8)
+    x = torch.randn(9, 45, generator=g)
+    for dtype in (torch.float32, torch.bfloat16):
+        model = CudaModel(small, dtype=dtype, device="cpu", launchers=launchers)
+        assert [layer.blocks for layer in model._layers] == [dtype != torch.float32] * 2 + [False]
+        sampled(model, small, x, [1, 2, 3], samples=2)
+
+
+def test_bad_draws_are_refused(launchers):
+    model = CudaModel(make_network((7, 3)), device="cpu", launchers=launchers)
+    with pytest.raises(ValueError, match="holds means alone"):
+        model.draw()
+    model = CudaModel(make_selected((12, 8, 3)), device="cpu", launchers=launchers)
+    with pytest.raises(ValueError, match="1 seeds for 2 layers"):
+        model.draw(seeds=[1])
+    with pytest.raises(ValueError, match="samples"):
+        model.draw(0)
+
+
 def test_what_a_launcher_refuses_is_explained(launchers):
     """Sizes beyond a grid are refused before any memory is touched."""
     call = launchers._library.fastlbbnn_csr_matmul
-    assert call(None, None, 4, None, None, None, None, 2**31 - 1, 2**40, 0, None) == -2
-    assert call(None, None, 4, None, None, None, None, 2**31, 1, 0, None) == -2
-    assert call(None, None, 4, None, None, None, None, -1, 1, 0, None) == -1
+
+    def refused(rows: int, batch: int, samples: int = 1, element: int = 0) -> int:
+        nothing = [None] * 4
+        return call(None, None, 4, *nothing, rows, 1, batch, 0, samples, 1, element, 1, 0, None)
+
+    assert refused(2**31 - 1, 2**40) == -2
+    assert refused(2**31, 1) == -2
+    assert refused(2**20, 2**10, samples=2**20) == -2
+    assert refused(-1, 1) == -1
+    assert refused(1, 1, element=3) == -1
     offsets, columns = torch.tensor([0, 2], dtype=torch.int32), torch.tensor([0, 1]).int()
     values, x = torch.zeros(129).half()[1:].view(2, 8, 8), torch.zeros(16, 8).half()
     with pytest.raises(RuntimeError, match=r"do not start at a multiple of 16 bytes \(code -3\)"):

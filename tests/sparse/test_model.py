@@ -171,6 +171,26 @@ def test_draws_can_be_kept_and_are_a_function_of_the_seed(small):
     assert torch.equal(*by_generator)
 
 
+@pytest.mark.parametrize("samples", [1, 3, 16, 37])
+def test_draws_do_not_depend_on_the_batch(small, samples):
+    """Few observations are computed with the samples side by side, many one sample after the other."""
+    x = inputs(40, 50)
+    draws = small.use("csr").draw(samples, seeds=[5, 6, 7])
+    every = torch.stack([draws(x[i : i + 1])[:, 0] for i in range(40)], 1)
+    for batch in (2, 3, 5, 8, 11, 40):
+        assert_equal_to_rounding(draws(x[:batch]), every[:, :batch])
+    assert_equal_to_rounding(small.use("dense") and draws(x), every)
+
+
+def test_draws_with_threads(small, threads):
+    x = inputs(9, 50)
+    draws = small.use("csr").draw(10, seeds=[5, 6, 7])
+    alone = [draws(x[:batch]) for batch in (1, 2, 9)]
+    threads(3)
+    for batch, expected in zip((1, 2, 9), alone):
+        assert torch.equal(draws(x[:batch]), expected)
+
+
 def test_draws_have_the_posteriors_moments():
     """The mean of n draws of one weight lies within 6 scale / sqrt(n); their spread likewise."""
     small = fastlbbnn.select(trained(6, 4, density=1.0))

@@ -33,6 +33,14 @@ inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return
 #define threadIdx (Dimension{emulation::current().thread})
 #define blockIdx (Dimension{emulation::state().block_index})
 
+// Rounded on their own: the tests compile without fused multiply-add.
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+inline int32_t __float_as_int(float v) { return static_cast<int32_t>(emulation::bits_of(v)); }
+inline float __int_as_float(int32_t v) { return emulation::float_of(static_cast<uint32_t>(v)); }
+
 using cudaError_t = int;
 inline const char* cudaGetErrorString(cudaError_t) { return "an error of the emulation"; }
 

@@ -19,6 +19,7 @@ inline float float_of(uint32_t b) {
 }
 
 struct BFloat16 {
+  using Storage = uint16_t;
   static uint16_t from_float(float v) {
     const uint32_t b = bits_of(v);
     if (std::isnan(v)) return 0x7fff;
@@ -28,6 +29,7 @@ struct BFloat16 {
 };
 
 struct Float16 {
+  using Storage = uint16_t;
   static uint16_t from_float(float v) {
     if (std::isnan(v)) return 0x7fff;
     const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
