@@ -26,8 +26,7 @@ const Kernels& kernels() {
 
 const Kernels& kernels_for(int64_t batch) {
 #if defined(__x86_64__)
-  // (A single observation has its weights along the lanes.)
-  if (batch > 1 && batch <= kAvx2.lanes && &kernels() == &kAvx512) return kAvx2;
+  if (batch <= kAvx2.lanes && &kernels() == &kAvx512) return kAvx2;
 #endif
   return kernels();
 }

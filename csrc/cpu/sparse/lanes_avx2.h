@@ -30,11 +30,12 @@ struct Lanes {
   FL_INLINE static __m256 gather(const float* x, const Column* columns) {
     return _mm256_i32gather_ps(x, indices(columns), 4);
   }
+  // Reads eight indices, whatever n is: there is room after the last ones (Layer::columns).
   template <class Column>
   FL_INLINE static __m256 gather(const float* x, const Column* columns, int n) {
-    alignas(32) float r[8] = {};
-    for (int i = 0; i < n; ++i) r[i] = x[columns[i]];
-    return _mm256_load_ps(r);
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256 mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
+    return _mm256_mask_i32gather_ps(_mm256_setzero_ps(), x, indices(columns), mask, 4);
   }
   FL_INLINE static float sum(__m256 a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

@@ -41,7 +41,6 @@ const int32_t* index_of(const Network& net, int32_t first) {
 }
 
 void single(const Network& net, const Pass& pass) {
-  const Kernels& k = kernels();
   const int64_t inputs = net.layers[pass.first].rows.cols, wide = widest(net, pass.first, pass.last);
   float* buffer = scratch(inputs + 2 * wide);
   const float* x = pass.x;
@@ -55,9 +54,9 @@ void single(const Network& net, const Pass& pass) {
     const Layer& layer = net.layers[l];
     float* y = l + 1 == pass.last ? pass.y : next[l % 2];
     if (pass.formats[l] == Format::kBlocks) {
-      k.blocks_single(layer.blocks, layer.bias.data(), layer.relu, x, y);
+      kernels().blocks_single(layer.blocks, layer.bias.data(), layer.relu, x, y);
     } else {
-      k.rows_single(layer.rows, layer.values.data(), layer.bias.data(), layer.relu, x, y);
+      kernels_for(1).rows_single(layer.rows, layer.values.data(), layer.bias.data(), layer.relu, x, y);
     }
     x = y;
   }

@@ -13,6 +13,9 @@ namespace sparse {
 
 enum class Format : int32_t { kRows = 0, kBlocks = 1 };
 
+// Bytes after the last column index, so that kernels may read a whole vector of them.
+constexpr int64_t kColumnRoom = 32;
+
 // Owns copies of what it is given.
 struct Layer {
   bool relu, has_blocks;
