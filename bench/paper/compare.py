@@ -129,7 +129,7 @@ def report(folder: Path, paper: Path) -> str:
         sections = (
             (("method", "layer", "mean inclusion, paper", "`authors`"),
              list(inclusion_lines(inclusion, read_csv(paper / "inclusion.csv"), dataset))),
-            (("FNN's density", "neurons pruned, paper", "`authors`", "weights pruned, paper", "`authors`"),
+            (("FNN, share kept", "neurons pruned, paper", "`authors`", "weights pruned, paper", "`authors`"),
              list(pruning_lines(rows, read_csv(paper / "fnn_pruning.csv"), dataset))),
             (("method", "CPU seconds an epoch", "ms a step"),
              list(cost_lines(rows, 35 if dataset == "phoneme" else 600))),

@@ -1,9 +1,9 @@
 """FNN: a plain network, and what is left of its accuracy after pruning by magnitude.
 
-The authors published no code for it. By the paper: Adam 1e-4, 250 epochs, then weights or neurons with the
-smallest magnitude are removed until the density is a Bayesian method's, and nothing is retrained. Ours to
-choose were: weights are ranked over all layers together; a neuron's magnitude is the norm of its incoming
-weights, ranked within its hidden layer, and both hidden layers lose the same share.
+The authors published no code for it. By the paper: Adam 1e-4, 250 epochs, then a share of the weights, or of
+the neurons, of smallest magnitude is removed and nothing is retrained. Ours to choose were: weights are
+ranked over all layers together; a neuron's magnitude is the norm of its incoming weights, ranked within its
+hidden layer. A share of neurons kept leaves a smaller share of the weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .prediction import Mode
 from .stages import Stage
 
-#: Densities of the supplement's tables.
+#: "Dens. level" of the supplement's tables, the share that is kept.
 LEVELS = {
     "mnist": (0.5, 0.226, 0.194, 0.18, 0.163, 0.09, 0.079),
     "fmnist": (0.5, 0.302, 0.156, 0.129, 0.12, 0.108, 0.094),
@@ -45,7 +45,7 @@ class AuthorsFNN(nn.Module):
 
 
 class FNNPredictor:
-    """gamma is ALL for the dense network, else what was pruned and the density kept: "weights 0.5"."""
+    """gamma is ALL for the dense network, else what was pruned and the share kept: "weights 0.5"."""
 
     @torch.no_grad()
     def __init__(self, network: AuthorsFNN) -> None:
@@ -86,19 +86,8 @@ def keep_largest_weights(weights: list[Tensor], share: float) -> list[Tensor]:
     return [w * (w.abs() > limit) for w in weights]
 
 
-def keep_largest_neurons(weights: list[Tensor], density: float) -> list[Tensor]:
-    """Zeroes incoming and outgoing weights of the smallest neurons of each hidden layer.
-
-    Kept is the largest share of neurons, in steps of 0.001, that leaves at most ``density`` of the weights.
-    """
-    sizes = [weights[0].shape[1], *[len(w) for w in weights]]
-    total = sum(i * o for i, o in zip(sizes, sizes[1:]))
-
-    def left(share: float) -> int:
-        kept = [sizes[0], *[round(share * n) for n in sizes[1:-1]], sizes[-1]]
-        return sum(i * o for i, o in zip(kept, kept[1:]))
-
-    share = max(s / 1000 for s in range(1001) if left(s / 1000) <= density * total)
+def keep_largest_neurons(weights: list[Tensor], share: float) -> list[Tensor]:
+    """Zeroes incoming and outgoing weights of hidden neurons, all but ``share`` of each hidden layer."""
     pruned = [w.clone() for w in weights]
     for incoming, outgoing, original in zip(pruned, pruned[1:], weights):
         norms = original.norm(dim=1)
