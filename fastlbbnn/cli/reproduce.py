@@ -89,7 +89,7 @@ def reproduce(
     \b
         fastlbbnn reproduce phoneme --runs 10 --jobs 2
         fastlbbnn reproduce mnist --methods LBBNN-GP-MF,BNN-GP-MF --recipe both
-        fastlbbnn reproduce ood --epochs 10 --out /tmp/try
+        fastlbbnn reproduce ood --epochs 10 --out runs/try
 
     \b
     mnist, fmnist, phoneme   predictions, inclusion probabilities, epoch times, histograms
