@@ -16,7 +16,7 @@ HELP = """Latent Binary Bayesian Neural Networks: train, select, deploy.
 
 \b
 A first network, on digits that scikit-learn ships:
-    fastlbbnn train digits --recipe ours --out runs/digits
+    fastlbbnn train digits --out runs/digits
     fastlbbnn report runs/digits
     fastlbbnn select runs/digits -o digits.safetensors
     fastlbbnn export digits.safetensors --c src
@@ -38,17 +38,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object instead of text, for other programs.")
-]
-Seed = Annotated[int, typer.Option("--seed", help="Of everything random.")]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "--threads", metavar="N", min=1, help="CPU threads; by default torch's choice.", show_default=False
-    ),
-]
 
 
 def _show_version(asked: bool) -> None:

@@ -7,17 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from .app import Json, Seed, Threads, app, print_json, table, use_threads
-from .runs import DataOption, Root, RunFolder
+from .app import app, print_json, table, use_threads
+from .options import DataOption, Json, Network, Root, RunFolder, Seed, Threads, optional
 
 Artifact = Annotated[
     Path,
     typer.Argument(
         metavar="ARTIFACT", help="A selected network: what `fastlbbnn select` wrote.", show_default=False
     ),
-]
-Network = Annotated[
-    str, typer.Option("--network", help="Which of the run's networks: trained, post-trained or post-median.")
 ]
 
 
@@ -26,20 +23,11 @@ def select(
     folder: RunFolder,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="ARTIFACT",
-            help="By default RUN/selected.safetensors.",
-            show_default=False,
-        ),
+        optional("--out", "-o", metavar="ARTIFACT", help="By default RUN/selected.safetensors."),
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(
-            help="Keep weights with an inclusion probability above this; 0.5 is the median model.",
-            show_default=False,
-        ),
+        optional(help="Keep weights with an inclusion probability above this; 0.5 is the median model."),
     ] = None,
     criterion: Annotated[
         str, typer.Option(help="median, most-probable, waic, dic or nll; see above.")
@@ -235,11 +223,7 @@ def export(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Of the C functions and files; by default that of the artifact.",
-            show_default=False,
-        ),
+        optional(metavar="NAME", help="Of the C functions and files; by default that of the artifact."),
     ] = None,
 ) -> None:
     """Write a selected network in another format, at its mean weights.

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .app import Json, Seed, Threads, app, print_json, table, use_threads, wrong_call
+from .app import app, print_json, table, use_threads, wrong_call
+from .options import Json, Seed, Threads, optional
 
 
 @app.command(short_help="Show versions, machine and backends.")
@@ -79,9 +80,7 @@ def selfcheck(
     device: Annotated[str, typer.Option(help="auto, cuda or cpu.")] = "auto",
     report: Annotated[
         Path | None,
-        typer.Option(
-            "--report", metavar="FILE", help="Write a JSON report to this file.", show_default=False
-        ),
+        optional("--report", metavar="FILE", help="Write a JSON report to this file."),
     ] = None,
 ) -> None:
     """Check every kernel against the reference here; what to run first on a new machine."""

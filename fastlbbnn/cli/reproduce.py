@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .app import Json, app, interruptible, print_json, wrong_call
-from .runs import Root
+from .app import app, interruptible, print_json, wrong_call
+from .options import Json, Root, optional
 
 #: For --help, which imports nothing heavy; a test compares it with the experiments.
 NAMES = (
@@ -24,31 +24,20 @@ def reproduce(
     ],
     runs: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Runs a method, with seeds 0, 1, ...; by default the experiment's.",
-            show_default=False,
-        ),
+        optional(min=1, help="Runs a method, with seeds 0, 1, ...; by default the experiment's."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            "--methods",
-            metavar="NAME",
-            help="Only these methods; may be repeated, or a,b,c.",
-            show_default=False,
-        ),
+        optional("--methods", metavar="NAME", help="Only these methods; may be repeated, or a,b,c."),
     ] = None,
     datasets: Annotated[
         list[str] | None,
-        typer.Option(
-            "--datasets", metavar="DATA", help="Only these of the experiment's data sets.", show_default=False
-        ),
+        optional("--datasets", metavar="DATA", help="Only these of the experiment's data sets."),
     ] = None,
     widths: Annotated[
         list[str] | None,
-        typer.Option("--widths", metavar="B", help="Only these width factors (widths).", show_default=False),
+        optional("--widths", metavar="B", help="Only these width factors (widths)."),
     ] = None,
     recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "paper",
     out: Annotated[
@@ -56,24 +45,15 @@ def reproduce(
     ] = Path("results"),
     authors: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Results of the authors' objective (JSON), for a column of their own.",
-            show_default=False,
-        ),
+        optional(metavar="DIR", help="Results of the authors' objective (JSON), for a column of their own."),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Shorter or longer training than the recipe's, to try things.",
-            show_default=False,
-        ),
+        optional(min=1, metavar="N", help="Shorter or longer training than the recipe's, to try things."),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="CPU threads of all jobs together; by default all.", show_default=False),
+        optional(min=1, help="CPU threads of all jobs together; by default all."),
     ] = None,
     samples: Annotated[int, typer.Option("--samples", "-R", min=1, help="Draws that tables average.")] = 10,
     seed: Annotated[int, typer.Option("--seed", help="The first seed.")] = 0,

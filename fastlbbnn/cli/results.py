@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .app import Json, Seed, Threads, app, print_json, use_threads, wrong_call
-from .runs import DataOption, Root, RunFolder, Samples
+from .app import app, print_json, use_threads, wrong_call
+from .options import DataOption, Json, Network, Root, RunFolder, Samples, Seed, Threads, optional
 
 #: Which data of another domain a report shows beside a run's own, where they are on disk.
 _OTHER = {"mnist": "fmnist", "fmnist": "mnist"}
@@ -20,15 +20,14 @@ def report(
     folder: RunFolder,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="By default RUN/report.html.", show_default=False),
+        optional("--out", "-o", metavar="FILE", help="By default RUN/report.html."),
     ] = None,
     other: Annotated[
         str | None,
-        typer.Option(
+        optional(
             "--other",
             metavar="DATA",
             help="Data of another domain; for mnist and fmnist the other one, where it is on disk.",
-            show_default=False,
         ),
     ] = None,
     samples: Annotated[int, typer.Option("--samples", "-R", min=1, help="Draws for figures.")] = 100,
@@ -87,13 +86,7 @@ def predict(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help=".csv or .npz; by default CSV to the screen.",
-            show_default=False,
-        ),
+        optional("--out", "-o", metavar="FILE", help=".csv or .npz; by default CSV to the screen."),
     ] = None,
     mode: Annotated[
         str,
@@ -108,7 +101,7 @@ def predict(
     doubt: Annotated[
         float, typer.Option(help="Below this probability the decision is a doubt; 0: always decide.")
     ] = 0.95,
-    network: Annotated[str, typer.Option(help="trained, post-trained or post-median.")] = "trained",
+    network: Network = "trained",
     seed: Seed = 0,
     threads: Threads = None,
     as_json: Json = False,

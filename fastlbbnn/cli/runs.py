@@ -8,36 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .app import Json, Seed, Threads, app, interruptible, print_json, table, use_threads, wrong_call
-
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="digits, mnist, fmnist, phoneme, or a .csv, .csv.gz or .npz file.",
-        show_default=False,
-    ),
-]
-RunFolder = Annotated[
-    Path,
-    typer.Argument(metavar="RUN", help="A run folder: what `fastlbbnn train` wrote.", show_default=False),
-]
-DataOption = Annotated[
-    str | None,
-    typer.Option(
-        "--data", metavar="DATA", help="Where the run's data are now, if they moved.", show_default=False
-    ),
-]
-Root = Annotated[
-    str | None,
-    typer.Option(
-        "--root",
-        metavar="DIR",
-        help="Folder of mnist, fmnist, phoneme; else $FASTLBBNN_DATA.",
-        show_default=False,
-    ),
-]
-Samples = Annotated[int, typer.Option("--samples", "-R", min=1, help="Draws to average (R in the paper).")]
+from .app import app, interruptible, print_json, table, use_threads, wrong_call
+from .options import Data, DataOption, Json, Root, RunFolder, Samples, Seed, Threads, optional
 
 #: Columns of the table of predictions: key of a row -> heading and how a value is written.
 COLUMNS = {
@@ -74,32 +46,22 @@ def train(
         str, typer.Option("--method", "-m", help="By the paper's name; `--method list` shows all.")
     ] = "LBBNN-GP-MF",
     recipe: Annotated[
-        str, typer.Option("--recipe", help="paper: the paper's settings; ours: ours.")
-    ] = "paper",
+        str | None,
+        optional(
+            "--recipe", help="paper: the paper's settings; ours: our own, the default where there is one."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="RUN",
-            help="Run folder; by default runs/DATA-METHOD-RECIPE-SEED.",
-            show_default=False,
-        ),
+        optional("--out", "-o", metavar="RUN", help="Run folder; by default runs/DATA-METHOD-RECIPE-SEED."),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="End the main stage after N epochs, the others in proportion.",
-            show_default=False,
-        ),
+        optional(min=1, metavar="N", help="End the main stage after N epochs, the others in proportion."),
     ] = None,
     hidden: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZES", help="Hidden units, e.g. 400-600; by default the recipe's.", show_default=False
-        ),
+        optional(metavar="SIZES", help="Hidden units, e.g. 400-600; by default the recipe's."),
     ] = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -110,32 +72,23 @@ def train(
     samples: Samples = 10,
     target: Annotated[
         str | None,
-        typer.Option(
-            metavar="COLUMN", help="Of a CSV file: what to predict; by default the last.", show_default=False
-        ),
+        optional(metavar="COLUMN", help="Of a CSV file: what to predict; by default the last."),
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN", help="Of a CSV file: no feature; may be repeated.", show_default=False
-        ),
+        optional(metavar="COLUMN", help="Of a CSV file: no feature; may be repeated."),
     ] = None,
     likelihood: Annotated[
         str | None,
-        typer.Option(
-            help="Of a file: categorical, bernoulli, gaussian or poisson; by default by its target.",
-            show_default=False,
-        ),
+        optional(help="Of a file: categorical, bernoulli, gaussian or poisson; by default by its target."),
     ] = None,
     standardise: Annotated[
         bool, typer.Option("--standardise", help="Of a file: features to mean 0 and deviation 1.")
     ] = False,
     validation: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Evaluate on this share of the training rows instead of the test rows.",
-            show_default=False,
+        optional(
+            metavar="SHARE", help="Evaluate on this share of the training rows instead of the test rows."
         ),
     ] = None,
     data_seed: Annotated[int, typer.Option(help="Of the split into training and test rows.")] = 0,
@@ -145,7 +98,7 @@ def train(
     """Train a network by a recipe, into a run folder.
 
     \b
-        fastlbbnn train digits --recipe ours
+        fastlbbnn train digits
         fastlbbnn train phoneme --method LBBNN-GP-MVN --out runs/mvn --seed 3
         fastlbbnn train patients.csv --target outcome --standardise --hidden 50-50
 
@@ -164,6 +117,7 @@ def train(
         method = find_method(method).name
     with wrong_call("--recipe"):
         chosen = find_recipe(method, recipe)
+    chosen_name = chosen.name
     if epochs is not None:
         chosen = chosen.scaled(epochs)
     if hidden is not None:
@@ -190,7 +144,7 @@ def train(
         dataset = source.load()
     except TypeError as error:  # an option that these data do not have
         raise typer.BadParameter(str(error)) from error
-    folder = out if out is not None else Path("runs") / f"{dataset.name}-{method}-{recipe}-{seed}"
+    folder = out if out is not None else Path("runs") / f"{dataset.name}-{method}-{chosen_name}-{seed}"
     if not as_json:
         typer.echo(f"{method} on {dataset!r}", err=True)
     with interruptible("the same command again continues from the last checkpoint"):

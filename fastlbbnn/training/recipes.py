@@ -249,7 +249,10 @@ def pruned_recipe(density: float) -> Recipe:
 RECIPES["FNN-GMP", "ours"] = pruned_recipe(0.08)
 
 
-def find_recipe(method: str, name: str) -> Recipe:
+def find_recipe(method: str, name: str | None = None) -> Recipe:
+    """A method's recipe; without a name ``ours``, or ``paper`` where the method has no other."""
+    if name is None:
+        name = "ours" if (method, "ours") in RECIPES else "paper"
     recipe = RECIPES.get((method, name))
     if recipe is None:
         known = ", ".join(repr(n) for m, n in RECIPES if m == method) or "none"

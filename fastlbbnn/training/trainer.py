@@ -37,7 +37,7 @@ _CHECKPOINT_SECONDS = 30.0
 def train(
     method: str,
     dataset: Dataset,
-    recipe: str | Recipe = "paper",
+    recipe: str | Recipe | None = None,
     *,
     seed: int = 0,
     out: Path | str,
@@ -50,13 +50,14 @@ def train(
     that it would have had without the interruption, to the bit on the same machine with as many threads.
 
     Args:
-        recipe: its name, or a recipe of one's own.
+        recipe: its name, or a recipe of one's own; by default ``ours`` where the method has one, else
+            ``paper``.
         seed: of the initial values, the order of the data and all noise.
         resume: False starts again from nothing.
         progress: a bar; None: where there is a terminal.
     """
     method = find_method(method).name
-    if isinstance(recipe, str):
+    if recipe is None or isinstance(recipe, str):
         recipe = find_recipe(method, recipe)
     folder = Path(out)
     if (folder / "run.json").exists() and resume:
