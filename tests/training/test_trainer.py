@@ -206,10 +206,10 @@ def test_recipes_are_plain_data():
 def test_unknown_names_say_what_there_is():
     with pytest.raises(ValueError, match="it has 'paper'"):
         find_recipe("FNN", "best")
+    with pytest.raises(ValueError, match="LBBNN-GP-MF"):
+        train("LBBNN", None, out="nowhere")
 
 
 def test_without_a_name_a_recipe_is_ours_where_there_is_one():
     assert find_recipe("LBBNN-GP-MF") == find_recipe("LBBNN-GP-MF", "ours")
     assert find_recipe("BNN-GP-MF") == find_recipe("BNN-GP-MF", "paper")
-    with pytest.raises(ValueError, match="LBBNN-GP-MF"):
-        train("LBBNN", None, out="nowhere")
