@@ -2,7 +2,7 @@
 
     python bench/sparse.py [--quick] [--json FILE] [--plot FILE]
     python bench/sparse.py --from a.json b.json --json all.json --plot all.png
-    python bench/sparse.py --all                        (all of bench/results/sparse*, about half an hour)
+    python bench/sparse.py --all                        (all of bench/results/sparse*, a quarter of an hour)
 
 Variants run in turn, a few calls each, for several rounds, so that whatever else the machine does hits
 all of them. ``seconds`` is the median over rounds of a round's median call (for all samples of it),
