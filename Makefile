@@ -13,7 +13,7 @@ demo: $(VENV)/installed
 	$(BIN)/python -m fastlbbnn.demo --out runs/demo
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 bench: $(VENV)/installed
 	$(BIN)/python bench/train_step.py --quick

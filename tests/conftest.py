@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import torch
 
 from fastlbbnn import backends
+
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    # Workers share the cores; each with as many threads as there are cores would mostly wait.
+    workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 
 @pytest.fixture(params=["reference", "cpp"])

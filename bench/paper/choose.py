@@ -50,6 +50,10 @@ def candidates(method: str) -> dict[str, Recipe]:
         "step sizes / 3": with_sizes(1 / 3),
         "step sizes * 3": with_sizes(3.0),
     }
+    if "threshold" in ours.options:
+        found |= {f"threshold {t:g}": with_options(threshold=t) for t in (-1.5, 0.0, 0.4)}
+    if method == "BNN-GP-CMF":
+        found |= {f"sigma2 {v:g}": with_options(sigma2=v) for v in (0.3, 0.1, 0.03)}
     if "estimator" in ours.options:
         found["Concrete gates"] = with_options(estimator="concrete")
     if "prior_options" in ours.options:

@@ -220,8 +220,17 @@ def _ours() -> list[Recipe]:
     pruned = Stage(
         "post-training, pruned", 300, _ADAM, mode="median", start_from="trained", saves="post-median"
     )
-    for method in ("BNN-HP-MF", "BNN-NJ-MF"):
-        recipes.append(Recipe(method, "ours", (baseline, pruned), notes=notes))
+    scales = replace(baseline, step_sizes={"weights": 3e-3, "scales": 3e-2})
+    threshold_notes = (
+        " Inputs whose scale is as uncertain as its prior, or nearly, are pruned: log alpha above 0.25, where "
+        "the prior's is 0.54."
+    )
+    recipes.append(
+        Recipe(
+            "BNN-HP-MF", "ours", (scales, pruned), options={"threshold": 0.25}, notes=notes + threshold_notes
+        )
+    )
+    recipes.append(Recipe("BNN-NJ-MF", "ours", (scales, pruned), notes=notes))
     warm = Stage("warm-up", 60, _OURS_SIZES, kl_warmup=60)
     recipes.append(
         Recipe(
