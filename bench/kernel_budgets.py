@@ -1,25 +1,27 @@
 """Compiles the Triton kernels that ship, without a GPU, and holds each against its budget.
 
-    python bench/kernel_budgets.py [--selection ci|table|full] [--arch sm80 ...] [--json FILE]
+    python bench/kernel_budgets.py [--selection ci|full] [--arch sm80 ...] [--json FILE] [--fresh]
 
-Prints and writes, for each kernel, tile, dtype and architecture: registers, shared memory, stack,
-spills, tensor-core instructions, 128-bit loads and the number of instructions. Exits with 1, and
-says what broke, if one kernel
+Prints and writes, for each kernel, variant, tile, dtype and architecture: registers, shared memory,
+stack, spills, tensor-core instructions, 128-bit loads and the number of instructions. Exits with 1,
+and says what broke, if one kernel
 
 - spills registers or uses a stack,
 - asks for more shared memory than the architecture has (Triton itself compiles such a kernel),
 - multiplies matrices without tensor cores (strict float32 excepted: it has none on NVIDIA),
-- reads no 128 bits at a time from global memory.
+- reads no 128 bits at a time from global memory (except where sizes are not multiples of 16, and for
+  parameters in half precision on AMD: its 64 lanes then read 64 bits each).
 
-A compilation takes 2 to 20 seconds. Selections:
+A compilation takes one to three seconds. Selections:
 
-ci     what the tests compile: on sm80 every tuned kernel and elementwise kernel, in bfloat16 with
-       every tile and in float32 and tf32 with the largest; on the others every tuned kernel in
-       bfloat16 with its largest tile
-table  on every architecture what ci compiles on sm80, and in bfloat16 the gated kernels without
-       gates (bench/roofline.py reads this)
-full   float16 (whose figures differ from bfloat16's by next to nothing) and all variants (blocks,
-       hard gates, split, Adam) too: an hour or more
+full   everything that is launched: all kernels, tiles, dtypes and variants (2,143 of them, about
+       50 minutes on one core). Rows of FILE whose key (compile_keys.py) still holds are kept and
+       not compiled again, unless --fresh says so
+ci     what the tests compile: on every architecture all products and tiles with elementwise gates,
+       in bfloat16, tf32 and strict float32; on sm80 also the kernels without a product
+
+The tests compare what they compile with bench/results/kernel_budgets.json and, for all else, check
+that the file's keys are those of the sources as they are: a kernel cannot change without its rows.
 
 The figures are of compiled code. Nothing here has run on a GPU.
 """
@@ -27,6 +29,8 @@ The figures are of compiled code. Nothing here has run on a GPU.
 from __future__ import annotations
 
 import argparse
+import functools
+import json
 import multiprocessing
 import os
 import sys
@@ -41,7 +45,8 @@ Row = dict[str, Any]
 ARCHITECTURES = ("sm80", "sm90", "sm100", "sm120", "gfx942")
 
 #: Shared memory that one CTA can have, in bytes. NVIDIA: CUDA C++ Programming Guide, "Technical
-#: Specifications per Compute Capability"; gfx942: AMD CDNA 3 ISA, local data share.
+#: Specifications per Compute Capability", a kilobyte less than a multiprocessor has (so also in
+#: NVIDIA/cccl, arch_traits.cuh, for 8.0 to 9.0); gfx942: AMD CDNA 3 ISA, local data share.
 SHARED_LIMIT = {
     "sm80": 163 * 1024, "sm90": 227 * 1024, "sm100": 227 * 1024, "sm120": 99 * 1024,
     "gfx942": 64 * 1024,
@@ -74,26 +79,16 @@ def broken_budgets(row: Row) -> list[str]:
 # --- what to compile -----------------------------------------------------------------------------
 
 
-def listed(arch: str, selection: str) -> list[int]:
-    """Places in the list of ``configs.shipped(arch)`` that a selection compiles."""
+def selected(arch: str, selection: str) -> list:
+    """What a selection compiles of ``configs.shipped(arch)``."""
     from fastlbbnn.kernels.configs import shipped
 
-    items = list(shipped(arch))
     if selection == "full":
-        return list(range(len(items)))
-    largest: dict[tuple[str, str], int] = {}
-    main, dense = [], []
-    for i, item in enumerate(items):
-        if item.variant in ("gated", "staged", "elementwise") and item.dtype != "fp16":
-            main.append(i)
-            # Tiles are listed from the smallest batch to the largest.
-            largest[item.name, _precision(item)] = i
-        elif item.variant == "dense" and item.dtype == "bf16" and item.name.startswith("gated"):
-            dense.append(i)
-    kept = [i for i in main if items[i].dtype == "bf16" or i in largest.values()]
-    if selection == "table":
-        return sorted([*kept, *dense])
-    return kept if arch == "sm80" else [i for i in largest.values() if items[i].dtype == "bf16"]
+        return list(shipped(arch))
+    found = [i for i in shipped(arch, ("gated", "staged")) if i.dtype != "fp16"]
+    if arch == "sm80":
+        found += [i for i in shipped(arch, ("elementwise",)) if i.dtype == "fp32"]
+    return found
 
 
 def _precision(item) -> str:
@@ -101,62 +96,103 @@ def _precision(item) -> str:
     return item.dtype if item.precision == "ieee" else item.precision
 
 
-def compile_row(arch: str, index: int) -> Row:
-    """Compiles one kernel; runs in a process of its own."""
-    import triton
-    from fastlbbnn.kernels.configs import shipped
-    from machine_code import inspect
-    from triton.compiler import ASTSource
+def identity(item) -> dict[str, str]:
+    """What tells a row from all others, and the key of what was compiled."""
+    from compile_keys import compile_key
 
-    item = list(shipped(arch))[index]
-    source = ASTSource(item.kernel, item.signature, item.constexprs, item.attrs)
-    compiled = triton.compile(source, target=item.target, options=item.options)
-    code = inspect(compiled)
     tile = item.tile
-    row: Row = {
-        "arch": arch,
+    limit = "" if tile.maxnreg is None else f" r{tile.maxnreg}"
+    return {
+        "arch": item.arch,
         "kernel": item.name,
         "variant": item.variant,
         "dtype": _precision(item),
-        "tile": f"{tile.BM}x{tile.BN}x{tile.BK} w{tile.num_warps} s{tile.num_stages}",
-        "warps": tile.num_warps,
-        "block": [tile.BM, tile.BN, tile.BK],
+        "tile": f"{tile.BM}x{tile.BN}x{tile.BK} w{tile.num_warps} s{tile.num_stages}{limit}",
+        "key": compile_key(item),
+    }
+
+
+def compile_row(arch: str, index: int, selection: str) -> Row:
+    """Compiles one kernel; runs in a process of its own."""
+    return row_of(_listing(arch, selection)[index])
+
+
+def row_of(item) -> Row:
+    """Compiles one kernel and counts."""
+    import triton
+    from machine_code import inspect
+    from triton.compiler import ASTSource
+
+    arch = item.arch
+    source = ASTSource(item.kernel, item.signature, item.constexprs, item.attrs)
+    compiled = triton.compile(source, target=item.target, options=item.options)
+    code = inspect(compiled)
+    row: Row = {
+        **identity(item),
+        "warps": item.tile.num_warps,
+        "block": [item.tile.BM, item.tile.BN, item.tile.BK],
         # Strict float32 has no tensor-core instruction on NVIDIA; AMD's matrix cores have one.
         "needs_tensor_cores": item.has_dot
         and not (item.dtype == "fp32" and item.precision == "ieee" and arch.startswith("sm")),
-        "needs_wide_loads": item.has_dot,
+        # On AMD, four parameters of two bytes a lane.
+        "needs_wide_loads": item.has_dot
+        and item.divisible
+        and not (arch.startswith("gfx") and "half parameters" in item.variant),
         **code.as_dict(),
         "loop_instructions": sum(code.loop.values()),
-        "triton": triton.__version__,
     }
     row["broken"] = broken_budgets(row)
     return row
 
 
-def compile_all(selection: str, architectures: list[str], processes: int) -> list[Row]:
+_listing = functools.cache(selected)
+
+
+def compile_all(
+    selection: str, architectures: list[str], processes: int, known: dict[str, Row]
+) -> list[Row]:
+    """Rows of a selection; those of ``known``, by key, are not compiled again."""
     # Interpreted kernels cannot be compiled; the workers inherit this.
     os.environ.pop("TRITON_INTERPRET", None)
-    work = [(arch, index) for arch in architectures for index in listed(arch, selection)]
     rows: dict[tuple[str, int], Row] = {}
+    work = []
+    for arch in architectures:
+        for index, item in enumerate(selected(arch, selection)):
+            names = identity(item)
+            rows[arch, index] = known.get(names["key"])
+            if rows[arch, index] is None:
+                work.append((arch, index))
+            else:
+                rows[arch, index] = {**rows[arch, index], **names}
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
-        futures = {pool.submit(compile_row, *item): item for item in work}
+        futures = {pool.submit(compile_row, *item, selection): item for item in work}
         for future in tqdm(as_completed(futures), total=len(work), unit="kernel", disable=None):
             try:
                 rows[futures[future]] = future.result()
             except Exception as error:
                 arch, index = futures[future]
-                raise RuntimeError(f"kernel {index} of {arch} does not compile: {error}") from error
-    return [rows[item] for item in work]
+                what = identity(selected(arch, selection)[index])
+                raise RuntimeError(f"{what} does not compile: {error}") from error
+    return list(rows.values())
+
+
+def _for_the_file(row: Row) -> Row:
+    """Without instructions by unit where the roofline does not read them: most of a row's length."""
+    roofline = row["variant"] in ("gated", "dense", "staged") and row["dtype"] == "bf16"
+    if roofline or row["variant"] == "elementwise":
+        return row
+    return {k: v for k, v in row.items() if k not in ("loop", "once")}
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--selection", choices=("ci", "table", "full"), default="table")
+    parser.add_argument("--selection", choices=("ci", "full"), default="full")
     parser.add_argument("--arch", nargs="+", choices=ARCHITECTURES, default=list(ARCHITECTURES))
-    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--json", type=Path, help="read known rows from, and write rows to this file")
+    parser.add_argument("--fresh", action="store_true", help="compile also what the file knows")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     args = parser.parse_args(argv)
     if args.processes < 1:
@@ -164,14 +200,17 @@ def main(argv: list[str] | None = None) -> int:
 
     from report import print_table, write_json
 
-    rows = compile_all(args.selection, args.arch, args.processes)
+    known: dict[str, Row] = {}
+    if args.json is not None and args.json.exists() and not args.fresh:
+        known = {row["key"]: row for row in json.loads(args.json.read_text()) if "key" in row}
+    rows = compile_all(args.selection, args.arch, args.processes, known)
     print_table(rows, COLUMNS)
-    write_json(rows, args.json)
+    write_json([_for_the_file(row) for row in rows], args.json)
     broken = [row for row in rows if row["broken"]]
     for row in broken:
         what = " ".join(row[k] for k in ("arch", "kernel", "variant", "dtype", "tile"))
         print(f"BROKEN  {what}: {'; '.join(row['broken'])}", file=sys.stderr)
-    print(f"{len(rows)} kernels compiled, {len(broken)} break their budget")
+    print(f"{len(rows)} kernels, {len(broken)} break their budget")
     return 1 if broken else 0
 
 

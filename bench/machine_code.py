@@ -41,7 +41,7 @@ class MachineCode:
     registers: int
     shared_bytes: int
     stack_bytes: int
-    spills: int  # instructions that touch local memory, or spilled registers (AMD)
+    spills: int  # instructions that touch local memory, or spilled vector registers (AMD)
     instructions: int
     tensor_core: int
     loads_128: int  # 128-bit loads from global memory
@@ -146,7 +146,8 @@ def from_amd_assembler(text: str, shared: int) -> MachineCode:
         registers=figure("vgpr_count"),
         shared_bytes=max(shared, figure("group_segment_fixed_size")),
         stack_bytes=figure("private_segment_fixed_size"),
-        spills=figure("vgpr_spill_count") + figure("sgpr_spill_count"),
+        # Scalar registers are spilled into lanes of vector registers, not to memory.
+        spills=figure("vgpr_spill_count"),
         instructions=len(names),
         tensor_core=sum(n.startswith(("v_mfma", "v_smfma")) for n in names),
         loads_128=sum(

@@ -45,16 +45,21 @@ class Tile:
     BK: int
     num_warps: int
     num_stages: int
+    #: Left out, NVIDIA's assembler sometimes takes 128 registers a thread, for two programs at a time,
+    #: and spills a few. Given 255, all there are, it does not.
+    maxnreg: int | None = None
 
     def blocks(self, names: str = "BM BN BK") -> dict[str, int]:
         return {name: getattr(self, name) for name in names.split()}
 
     def options(self) -> dict[str, int | bool]:
         # No fused multiply-add: it would change the noise (see noise.py).
+        limit = {} if self.maxnreg is None else {"maxnreg": self.maxnreg}
         return {
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
             "enable_fp_fusion": False,
+            **limit,
         }
 
 
@@ -101,8 +106,11 @@ _AMPERE: Table = {
         "fp32": [Tile(32, 32, 32, 8, 2)],
     },
     "local_linear_fwd": {
-        "half": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
-        "tf32": [Tile(16, 64, 32, 8, 2), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2)],
+        "half": [
+            Tile(16, 64, 32, 8, 2, maxnreg=255), Tile(64, 64, 32, 8, 2), Tile(128, 64, 32, 8, 2),
+        ],
+        # Two products (mean and variance) of 64 rows of weights spill some registers in tf32.
+        "tf32": [Tile(16, 64, 32, 8, 2), Tile(128, 32, 32, 8, 2)],
         "fp32": [Tile(16, 64, 32, 8, 2), Tile(32, 32, 32, 8, 2)],
     },
     "local_linear_bwd_input": {
@@ -115,38 +123,77 @@ _AMPERE: Table = {
         "tf32": [Tile(32, 64, 32, 8, 2)],
         "fp32": [Tile(32, 64, 32, 8, 2)],
     },
+}  # fmt: skip
+
+# Layers whose sizes are not multiples of 16. Nothing can be said of the alignment of a row then: every
+# element takes an address of its own, and what would be copied ahead asynchronously is loaded ahead into
+# registers. So nothing is loaded ahead (one stage) and tiles are smaller; those above spill.
+_ODD_SMALL, _ODD_STRICT, _ODD_MIDDLE, _ODD_LARGE = (
+    Tile(rows, 32, 32, 8, 1, maxnreg=255) for rows in (16, 32, 64, 128)
+)
+_ODD_STAGED, _ODD_STAGED_INPUT = (Tile(64, 64, 32, 8, 1), Tile(64, 32, 64, 8, 1))
+#: Kernel -> tiles for tensor cores, tiles for strict float32.
+_ODD: dict[str, tuple[list[Tile], list[Tile]]] = {
+    "gated_linear_fwd": ([_ODD_SMALL, _ODD_LARGE], [_ODD_SMALL, _ODD_STRICT]),
+    "gated_linear_fwd_staged": ([_ODD_STAGED], [_ODD_STAGED]),
+    "gated_linear_bwd_input": ([_ODD_SMALL, _ODD_LARGE], [_ODD_SMALL, _ODD_STRICT]),
+    "gated_linear_bwd_input_staged": ([_ODD_STAGED_INPUT], [Tile(32, 32, 64, 8, 1)]),
+    "gated_linear_bwd_params": ([_ODD_STRICT], [_ODD_STRICT]),
+    "local_linear_fwd": ([_ODD_SMALL, _ODD_MIDDLE], [_ODD_STRICT]),
+    "local_linear_bwd_input": ([_ODD_SMALL, _ODD_MIDDLE], [_ODD_SMALL, _ODD_STRICT]),
+    "local_linear_bwd_params": ([_ODD_STRICT], [_ODD_SMALL]),
+}
+_AMPERE |= {
+    f"{name}_odd": {"half": tiles, "tf32": tiles, "fp32": strict}
+    for name, (tiles, strict) in _ODD.items()
 }
 
 # Tensor cores that read shared memory and keep sums in memory of their own take a tile of 128 rows
 # with fewer registers than one of 64.
 _BLACKWELL: Table = {
     **_AMPERE,
+    "gated_linear_fwd": {
+        **_AMPERE["gated_linear_fwd"],
+        "fp32": [Tile(16, 32, 32, 8, 2), Tile(32, 32, 32, 8, 2)],
+    },
     "gated_linear_bwd_input": {
         **_AMPERE["gated_linear_bwd_input"],
         "half": [Tile(16, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+        "tf32": [Tile(16, 32, 64, 8, 2), Tile(128, 32, 64, 8, 2)],
+    },
+    "local_linear_fwd": {
+        **_AMPERE["local_linear_fwd"],
+        "tf32": [Tile(16, 64, 32, 8, 2, maxnreg=255), Tile(128, 32, 32, 8, 2)],
+        "fp32": [Tile(16, 32, 32, 8, 2), Tile(32, 32, 32, 8, 2)],
     },
 }
 
-# Here two products (mean and variance) of 64 rows of weights spill a dozen registers in tf32.
 _BLACKWELL_SMALL: Table = {
     **_AMPERE,
     "local_linear_fwd": {
-        **_AMPERE["local_linear_fwd"],
-        "tf32": [Tile(16, 64, 32, 8, 2), Tile(128, 32, 32, 8, 2)],
+        "half": [
+            *_AMPERE["local_linear_fwd"]["half"][:2], Tile(128, 32, 32, 8, 2, maxnreg=255),
+        ],
+        "tf32": [Tile(16, 64, 32, 8, 2, maxnreg=255), Tile(128, 32, 32, 8, 2, maxnreg=255)],
+        "fp32": [Tile(16, 32, 32, 8, 2), Tile(32, 32, 32, 8, 2)],
     },
-}
+}  # fmt: skip
 
-# A wavefront has 64 lanes: 32 x 32 elements on 8 of them are two a lane, too few for 128-bit loads.
+
+def _for_amd(name: str, kind: str, tile: Tile) -> Tile:
+    """A wavefront has 64 lanes: 32 x 32 elements on 8 of them are two a lane, too few for 128-bit loads
+    of float32 (where there can be any). Limits of registers are NVIDIA's."""
+    wide = kind == "fp32" and not name.endswith(("_staged", "_odd"))
+    warps = 4 if wide and tile.BN == tile.BK == 32 else tile.num_warps
+    return replace(tile, maxnreg=None, num_warps=warps)
+
+
 _CDNA3: Table = {
-    **_AMPERE,
-    **{
-        name: {
-            **_AMPERE[name],
-            "fp32": [replace(t, num_warps=4) if t.BN == t.BK == 32 else t for t in table["fp32"]],
-        }
-        for name, table in _AMPERE.items()
-        if "params" not in name and "staged" not in name
-    },
+    name: {
+        kind: [_for_amd(name, kind, tile) for tile in tiles]
+        for kind, tiles in kinds.items()
+    }
+    for name, kinds in _AMPERE.items()
 }
 
 TABLES: dict[str, Table] = {
@@ -194,9 +241,9 @@ def pin(**choices: Choice) -> Iterator[None]:
 
     For the process, not a thread: autograd runs backward passes on threads of its own.
     """
+    known = sorted(name for name in TABLES["sm80"] if not name.endswith("_odd"))
     for name in choices:
-        if name not in TABLES["sm80"]:
-            known = sorted(TABLES["sm80"])
+        if name not in known:
             raise ValueError(f"{name!r} is not a tuned kernel; expected one of {known}")
     previous = dict(_pinned)
     _pinned.update(choices)
@@ -208,8 +255,12 @@ def pin(**choices: Choice) -> Iterator[None]:
 
 
 def precision(dtype: torch.dtype) -> str:
-    """How float32 products are computed: by torch's own switch, exactly unless TF32 is allowed."""
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+    """How float32 products are computed: by torch's own switch, exactly unless TF32 is allowed.
+
+    AMD's matrix cores multiply float32 as it is; few of them know TF32, and it is not used there.
+    """
+    tf32 = torch.version.hip is None and torch.get_float32_matmul_precision() != "highest"
+    if dtype == torch.float32 and tf32:
         return "tf32"
     return "ieee"
 
@@ -234,8 +285,14 @@ def _from_tables(kernel: str, arch: str, kind: str, shape: tuple[int, int, int])
     tuned = _tuned_file().get(f"{arch}/{kernel}/{kind}/{shape[0]}x{shape[1]}x{shape[2]}")
     if tuned is not None:
         return tuned
-    tiles = TABLES[arch][kernel][kind]
+    tiles = tiles_for(kernel, arch, kind, shape)
     return Choice(next((t for t in tiles if shape[0] <= t.BM), tiles[-1]))
+
+
+def tiles_for(kernel: str, arch: str, kind: str, shape: tuple[int, int, int]) -> list[Tile]:
+    """The table's tiles for a layer; those for sizes that are not multiples of 16 are "_odd"."""
+    _, N, K = shape
+    return TABLES[arch][f"{kernel}_odd" if N % 16 or K % 16 else kernel][kind]
 
 
 @functools.cache

@@ -226,6 +226,13 @@ def _gated_linear_bwd_params_kernel(
         alpha, rest, _ = sigmoid_pair(omega)
         slope = alpha * rest
     dkappa, drho = weight_gradients(kappa, rho, tau, t, alpha, by_kappa, by_tau, two_c_T, c_S)
+    # All gradients before the first is put away: Adam's state then finds free registers.
+    domega = by_omega
+    if GATES != DENSE:
+        cost = inclusion_cost(kappa, rho, tau, t, c_Aw, two_c_T, c_S)
+        if GATES == ELEMENTWISE:
+            cost = tl.fma(c_H, omega, c_A) + cost
+        domega = tl.fma(slope, cost, by_omega * inv_temperature)
     put_gradient(
         dkappa_ptr, kappa_avg_ptr, kappa_sq_ptr, offset, inside, dkappa,
         kappa_1, kappa_2, kappa_3, kappa_4, kappa_5, kappa_6, ADAM, UPDATE_KAPPA,
@@ -234,25 +241,20 @@ def _gated_linear_bwd_params_kernel(
         drho_ptr, rho_avg_ptr, rho_sq_ptr, offset, inside, drho,
         rho_1, rho_2, rho_3, rho_4, rho_5, rho_6, ADAM, UPDATE_RHO,
     )  # fmt: skip
-    if GATES != DENSE:
-        cost = inclusion_cost(kappa, rho, tau, t, c_Aw, two_c_T, c_S)
-        if GATES == ELEMENTWISE:
-            cost = tl.fma(c_H, omega, c_A) + cost
-        domega = tl.fma(slope, cost, by_omega * inv_temperature)
-        if GATES == ELEMENTWISE:
-            put_gradient(
-                domega_ptr, omega_avg_ptr, omega_sq_ptr, offset, inside, domega,
-                omega_1, omega_2, omega_3, omega_4, omega_5, omega_6, ADAM, UPDATE_OMEGA,
-            )  # fmt: skip
-        else:
-            domega = tl.trans(tl.where(inside, domega, 0.0))
-            shift = col_begin - first_k
-            domega = tl.trans(_sum_blocks(domega, shift, BLOCK_COLS, COLS_OUT, BK, BN))
-            domega = _sum_blocks(domega, 0, BLOCK_ROWS, ROWS_OUT, BN, COLS_OUT)
-            i = row_begin // BLOCK_ROWS + tl.arange(0, ROWS_OUT)[:, None]
-            j = col_begin // BLOCK_COLS + tl.arange(0, COLS_OUT)[None, :]
-            there = (i < (row_begin + ROW_SPAN) // BLOCK_ROWS) & (i < grid_rows)
-            there = there & (j < (col_begin + COL_SPAN) // BLOCK_COLS) & (j < grid_cols)
-            part = (n_tile % ROW_PIECES) * COL_PIECES + k_tile % COL_PIECES
-            plane = domega_ptr + part.to(tl.int64) * grid_rows * grid_cols
-            tl.store(plane + i.to(tl.int64) * grid_cols + j, domega, mask=there)
+    if GATES == ELEMENTWISE:
+        put_gradient(
+            domega_ptr, omega_avg_ptr, omega_sq_ptr, offset, inside, domega,
+            omega_1, omega_2, omega_3, omega_4, omega_5, omega_6, ADAM, UPDATE_OMEGA,
+        )  # fmt: skip
+    elif GATES != DENSE:
+        domega = tl.trans(tl.where(inside, domega, 0.0))
+        shift = col_begin - first_k
+        domega = tl.trans(_sum_blocks(domega, shift, BLOCK_COLS, COLS_OUT, BK, BN))
+        domega = _sum_blocks(domega, 0, BLOCK_ROWS, ROWS_OUT, BN, COLS_OUT)
+        i = row_begin // BLOCK_ROWS + tl.arange(0, ROWS_OUT)[:, None]
+        j = col_begin // BLOCK_COLS + tl.arange(0, COLS_OUT)[None, :]
+        there = (i < (row_begin + ROW_SPAN) // BLOCK_ROWS) & (i < grid_rows)
+        there = there & (j < (col_begin + COL_SPAN) // BLOCK_COLS) & (j < grid_cols)
+        part = (n_tile % ROW_PIECES) * COL_PIECES + k_tile % COL_PIECES
+        plane = domega_ptr + part.to(tl.int64) * grid_rows * grid_cols
+        tl.store(plane + i.to(tl.int64) * grid_cols + j, domega, mask=there)

@@ -254,6 +254,13 @@ def _local_linear_bwd_params_kernel(
         by_kappa = alpha * tl.fma(2.0 * rest * kappa, dv, dm)
         by_tau = alpha * by_tau
     dkappa, drho = weight_gradients(kappa, rho, tau, t, alpha, by_kappa, by_tau, two_c_T, c_S)
+    # All gradients before the first is put away: Adam's state then finds free registers.
+    domega = dm
+    if GATES != DENSE:
+        cost = inclusion_cost(kappa, rho, tau, t, c_Aw, two_c_T, c_S)
+        spread = tl.fma((rest - alpha) * kappa, kappa, tau * tau)
+        dalpha = tl.fma(kappa, dm, spread * dv)
+        domega = alpha * rest * (tl.fma(c_H, omega, c_A) + cost + dalpha)
     put_gradient(
         dkappa_ptr, kappa_avg_ptr, kappa_sq_ptr, offset, inside, dkappa,
         kappa_1, kappa_2, kappa_3, kappa_4, kappa_5, kappa_6, ADAM, UPDATE_KAPPA,
@@ -263,10 +270,6 @@ def _local_linear_bwd_params_kernel(
         rho_1, rho_2, rho_3, rho_4, rho_5, rho_6, ADAM, UPDATE_RHO,
     )  # fmt: skip
     if GATES != DENSE:
-        cost = inclusion_cost(kappa, rho, tau, t, c_Aw, two_c_T, c_S)
-        spread = tl.fma((rest - alpha) * kappa, kappa, tau * tau)
-        dalpha = tl.fma(kappa, dm, spread * dv)
-        domega = alpha * rest * (tl.fma(c_H, omega, c_A) + cost + dalpha)
         put_gradient(
             domega_ptr, omega_avg_ptr, omega_sq_ptr, offset, inside, domega,
             omega_1, omega_2, omega_3, omega_4, omega_5, omega_6, ADAM, UPDATE_OMEGA,

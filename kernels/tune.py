@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from .configs import TABLES, Choice, architecture, kind_of, pin
+from .configs import Choice, architecture, kind_of, pin, tiles_for
 
 SPLITS = (1, 2, 4, 8, 16)
 
@@ -28,10 +28,10 @@ Shape = tuple[int, int, int]
 Measure = Callable[[Callable[[], object]], float]
 
 
-def candidates(kernel: str, arch: str, kind: str) -> Iterator[Choice]:
+def candidates(kernel: str, arch: str, kind: str, shape: Shape) -> Iterator[Choice]:
     """Without staging: whether to stage is the cost model's; a staged kernel has its own tile."""
     splits = (1,) if kernel.endswith("_params") else SPLITS
-    for tile in TABLES[arch][kernel][kind]:
+    for tile in tiles_for(kernel, arch, kind, shape):
         for count in splits:
             yield Choice(tile, count, kernel.endswith("_staged"))
 
@@ -66,7 +66,7 @@ def tune(
     for shape in shapes:
         for kernel, call in calls(shape, dtype, device).items():
             times = {}
-            for choice in candidates(kernel, arch, kind):
+            for choice in candidates(kernel, arch, kind, shape):
                 with pin(**{kernel: choice}):
                     times[choice] = measure(call)
             best = min(times, key=times.__getitem__)

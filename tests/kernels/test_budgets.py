@@ -33,7 +33,7 @@ def machine_code(monkeypatch):
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory) -> dict:
-    """Rows of the selection that fits a test run; the others are the command's."""
+    """Rows of the selection that fits a test run; for the others there is the table."""
     out = tmp_path_factory.mktemp("budgets") / "budgets.json"
     # In a process of its own: this one may have told Triton to interpret.
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -50,21 +50,120 @@ def test_no_kernel_breaks_its_budget(compiled):
     assert not broken and compiled["code"] == 0, "\n".join(broken) or compiled["said"][-3000:]
 
 
-def test_every_architecture_and_tuned_kernel_is_compiled(compiled, budgets):
+def test_every_kernel_and_tile_is_compiled_for_every_architecture(compiled, budgets):
     from fastlbbnn.kernels.configs import TABLES
 
-    rows = compiled["rows"]
     for arch in budgets.ARCHITECTURES:
-        seen = {r["kernel"] for r in rows if r["arch"] == arch and r["variant"] != "elementwise"}
-        assert seen == set(TABLES[arch]), arch
-    assert {r["dtype"] for r in rows if r["arch"] == "sm80"} == {"bf16", "tf32", "fp32"}
+        rows = [r for r in compiled["rows"] if r["arch"] == arch and r["variant"] != "elementwise"]
+        seen = {(r["kernel"], tuple(r["block"]), r["warps"]) for r in rows}
+        for kernel, kinds in TABLES[arch].items():
+            if kernel.endswith("_odd"):
+                continue  # in the table alone
+            halves = {(kernel, (t.BM, t.BN, t.BK), t.num_warps) for t in kinds["half"]}
+            assert halves <= seen, (arch, kernel)
+        expected = {"bf16", "fp32"} | ({"tf32"} if arch.startswith("sm") else set())
+        assert {r["dtype"] for r in rows} == expected, arch
 
 
 def test_a_dense_loop_is_found_in_every_product(compiled):
     """The roofline counts instructions of this loop: it must hold all the tensor-core work."""
+    found = 0
     for row in compiled["rows"]:
-        if row["arch"].startswith("sm") and row["needs_tensor_cores"]:
+        if row["arch"].startswith("sm") and row["needs_tensor_cores"] and "loop" in row:
             assert row["loop"].get("tensor", 0) > 0, row
+            found += 1
+    assert found > 0
+
+
+# --- the table of everything ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, dict]:
+    rows = json.loads((BENCH / "results" / "kernel_budgets.json").read_text())
+    return {row["key"]: row for row in rows}
+
+
+REGENERATE = "python bench/kernel_budgets.py --json bench/results/kernel_budgets.json"
+
+
+def test_the_table_is_of_the_kernels_as_they_are(table, budgets):
+    """All that is launched, compiled from the present source: its keys say so (compile_keys.py)."""
+    keys = set()
+    for arch in budgets.ARCHITECTURES:
+        for item in budgets.selected(arch, "full"):
+            names = budgets.identity(item)
+            keys.add(names["key"])
+            assert names["key"] in table, f"{names} is not in the table: run {REGENERATE}"
+            row = table[names["key"]]
+            assert {k: row[k] for k in names} == names
+    assert keys == set(table), f"rows of what is no longer launched: run {REGENERATE}"
+
+
+def test_no_row_of_the_table_breaks_its_budget(table, budgets):
+    for row in table.values():
+        assert row["broken"] == budgets.broken_budgets(row) == [], row
+
+
+def test_what_is_compiled_here_is_what_the_table_says(compiled, table):
+    figures = (
+        "registers", "shared_bytes", "stack_bytes", "spills", "tensor_core", "loads_128", "instructions",
+    )  # fmt: skip
+    for row in compiled["rows"]:
+        known = table[row["key"]]
+        assert {k: row[k] for k in figures} == {k: known[k] for k in figures}, row
+
+
+SOURCE = '''
+import triton
+import triton.language as tl
+
+LIMIT = tl.constexpr(3)
+
+
+@triton.jit
+def called(x):
+    """What it does."""
+    return x * 2 + LIMIT  # and why
+
+
+@triton.jit
+def kernel(x_ptr):
+    tl.store(x_ptr, called(tl.load(x_ptr)))
+'''
+
+
+@pytest.mark.parametrize(
+    "old,new,same",
+    [
+        ("What it does", "What it does, in more words", True),
+        ("  # and why", "", True),
+        ("LIMIT = tl", "\n\n\nLIMIT = tl", True),
+        ("x * 2", "x * 3", False),
+        ("constexpr(3)", "constexpr(4)", False),
+        ("called(tl.load(x_ptr))", "called(tl.load(x_ptr + 1))", False),
+    ],
+)
+def test_a_key_follows_what_is_computed_and_nothing_else(
+    old, new, same, tmp_path, budgets
+):
+    import importlib.util
+
+    from compile_keys import source_key
+
+    keys = []
+    for i, text in enumerate((SOURCE, SOURCE.replace(old, new))):
+        path = tmp_path / f"kernels_{i}.py"
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        keys.append(source_key(module.kernel))
+    assert SOURCE.replace(old, new) != SOURCE
+    assert (keys[0] == keys[1]) == same
+
+
+# --- how budgets and figures are made ------------------------------------------------------------
 
 
 GOOD = {

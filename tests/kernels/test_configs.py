@@ -52,7 +52,7 @@ def test_strict_and_tf32_products_follow_torchs_switch(monkeypatch):
     table = TABLES["sm80"]["gated_linear_bwd_input"]
 
     def chosen():
-        return choose("gated_linear_bwd_input", CPU, torch.float32, (999, 8, 8))
+        return choose("gated_linear_bwd_input", CPU, torch.float32, (999, 16, 16))
 
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
     assert configs.precision(torch.float32) == "ieee"
@@ -61,6 +61,38 @@ def test_strict_and_tf32_products_follow_torchs_switch(monkeypatch):
     assert configs.precision(torch.float32) == "tf32"
     assert chosen().tile == table["tf32"][-1]
     assert configs.precision(torch.bfloat16) == "ieee"
+
+
+@pytest.mark.parametrize("N,K", [(10, 784), (400, 785)])
+def test_sizes_that_are_not_multiples_of_16_have_tiles_of_their_own(N, K):
+    for name in ("gated_linear_fwd", "gated_linear_bwd_input", "local_linear_bwd_params"):
+        tiles = TABLES["sm80"][f"{name}_odd"]["half"]
+        assert choose(name, CPU, torch.bfloat16, (999, N, K)) == Choice(tiles[-1])
+        assert choose(name, CPU, torch.bfloat16, (999, 400, 784)).tile not in tiles
+        pinned = Choice(Tile(16, 16, 16, 1, 1))
+        with pin(**{name: pinned}):
+            assert choose(name, CPU, torch.bfloat16, (999, N, K)) == pinned
+
+
+def test_every_tile_of_the_tables_is_shipped():
+    """What ``choose`` can return is compiled: in the variant for odd sizes, or in the main one."""
+    for arch, table in TABLES.items():
+        items = [i for i in shipped(arch) if i.has_dot]
+        for name, kinds in table.items():
+            odd, kernel = name.endswith("_odd"), name.removesuffix("_odd")
+            for kind, tiles in kinds.items():
+                if kind == "tf32" and arch.startswith("gfx"):
+                    continue
+                found = {
+                    i.tile
+                    for i in items
+                    if i.name == kernel
+                    and i.divisible != odd
+                    and kind == {"bf16": "half", "fp16": "half"}.get(
+                        i.dtype, "tf32" if i.precision == "tf32" else "fp32"
+                    )
+                }
+                assert found == set(tiles), (arch, name, kind)
 
 
 def test_pins_hold_within_their_context():
@@ -104,7 +136,7 @@ def test_splits_fill_the_device_and_no_more(monkeypatch):
 @pytest.mark.parametrize("arch", list(TABLES))
 def test_what_is_shipped_names_every_argument(arch):
     items = list(shipped(arch))
-    assert {item.name for item in items} > set(TABLES[arch])
+    assert {item.name for item in items} > {n.removesuffix("_odd") for n in TABLES[arch]}
     for item in items:
         assert list(item.signature) == list(item.kernel.arg_names), item
         constants = {k for k, v in item.signature.items() if v == "constexpr"}
