@@ -46,15 +46,15 @@ class Tile:
     num_warps: int
     num_stages: int
     #: Left out, NVIDIA's assembler sometimes takes 128 registers a thread, for two programs at a time,
-    #: and spills a few. Given 255, all there are, it does not.
+    #: and spills a few. Given 255, all there are, it does not. (AMD's takes no such limit.)
     maxnreg: int | None = None
 
     def blocks(self, names: str = "BM BN BK") -> dict[str, int]:
         return {name: getattr(self, name) for name in names.split()}
 
-    def options(self) -> dict[str, int | bool]:
+    def options(self, amd: bool = torch.version.hip is not None) -> dict[str, int | bool]:
         # No fused multiply-add: it would change the noise (see noise.py).
-        limit = {} if self.maxnreg is None else {"maxnreg": self.maxnreg}
+        limit = {} if self.maxnreg is None or amd else {"maxnreg": self.maxnreg}
         return {
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
@@ -170,6 +170,10 @@ _BLACKWELL: Table = {
 
 _BLACKWELL_SMALL: Table = {
     **_AMPERE,
+    "gated_linear_fwd_staged": {
+        **_AMPERE["gated_linear_fwd_staged"],
+        "fp32": [Tile(64, 64, 32, 8, 2)],
+    },
     "local_linear_fwd": {
         "half": [
             *_AMPERE["local_linear_fwd"]["half"][:2], Tile(128, 32, 32, 8, 2, maxnreg=255),
@@ -182,10 +186,9 @@ _BLACKWELL_SMALL: Table = {
 
 def _for_amd(name: str, kind: str, tile: Tile) -> Tile:
     """A wavefront has 64 lanes: 32 x 32 elements on 8 of them are two a lane, too few for 128-bit loads
-    of float32 (where there can be any). Limits of registers are NVIDIA's."""
+    of float32 (where there can be any)."""
     wide = kind == "fp32" and not name.endswith(("_staged", "_odd"))
-    warps = 4 if wide and tile.BN == tile.BK == 32 else tile.num_warps
-    return replace(tile, maxnreg=None, num_warps=warps)
+    return replace(tile, num_warps=4) if wide and tile.BN == tile.BK == 32 else tile
 
 
 _CDNA3: Table = {

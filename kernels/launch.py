@@ -27,8 +27,11 @@ WORKSPACE_BYTES = 16 << 20
 #: ps).
 STAGE_FROM = 200_000
 
-#: Elementwise kernels, which no table lists: one size suits them.
+#: Elementwise kernels, which no table lists: one size suits them. Indicators of blocks cost a Philox
+#: each, twice, and take registers.
 ELEMENTWISE_TILE = Tile(0, 32, 64, 4, 1)
+BLOCKS_TILE = Tile(0, 16, 64, 4, 1)
+SUMS_TILE = Tile(0, 32, 64, 4, 1, maxnreg=255)
 FINISH_TILE = Tile(16, 64, 0, 4, 1)
 CHUNK = 1024
 
@@ -91,7 +94,7 @@ def block_gates(layer: Layer, draw: bool) -> tuple[Tensor, Tensor]:
     """Gates [S, grid] of blocks, and partial sums [tiles, 2]; dummies for other indicators."""
     if layer.gates != 2:
         return layer.kappa, layer.kappa
-    tile, (rows, cols) = ELEMENTWISE_TILE, layer.grid
+    tile, (rows, cols) = BLOCKS_TILE, layer.grid
     tiles = cdiv(rows, tile.BN) * cdiv(cols, tile.BK)
     gates = layer.new(layer.samples, rows, cols) if draw else layer.kappa
     partials = layer.new(tiles, 2)
@@ -108,7 +111,7 @@ def finish_sums(layer: Layer, partials: Tensor, block_partials: Tensor) -> Tenso
         sums, partials, block_partials, layer.of(layer.bias_kappa), layer.of(layer.bias_rho),
         partials.shape[0], block_partials.shape[0], layer.N, float(layer.N * layer.K),
         float(layer.N), GATES=layer.gates, HAS_BIAS=layer.bias_kappa is not None, CHUNK=CHUNK,
-        **ELEMENTWISE_TILE.options(),
+        **SUMS_TILE.options(),
     )  # fmt: skip
     return sums
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import gated_linear, gated_linear_backward, kl_sums, local_linear, parameters_backward
 from .configs import TABLES, Tile
-from .launch import CHUNK, ELEMENTWISE_TILE, FINISH_TILE
+from .launch import BLOCKS_TILE, CHUNK, ELEMENTWISE_TILE, FINISH_TILE, SUMS_TILE
 from .launch_backward import Cut
 
 #: Pointers to the dtype of x.
@@ -54,7 +54,7 @@ class Shipped:
 
     @property
     def options(self) -> dict:
-        return self.tile.options()
+        return self.tile.options(amd=self.arch.startswith("gfx"))
 
     @property
     def target(self):
@@ -223,10 +223,10 @@ def _elementwise(arch: str) -> Iterator[Shipped]:
           " odd": {**draw, **odd}, " no sums": {"DRAW": True, "SUMS": False}}),
         ("kl_sums", gated_linear._gated_weights_kernel, small,
          {**{k: {**sums, **v} for k, v in both.items()}, " odd": {**sums, **odd}}),
-        ("block_gates", kl_sums._block_gates_kernel, small,
+        ("block_gates", kl_sums._block_gates_kernel, BLOCKS_TILE,
          {"": {"DRAW": True}, " hard": {"DRAW": True, **hard}, " no draw": {"DRAW": False}}),
         ("finish_outputs", gated_linear._finish_outputs_kernel, finish, {"": {}, " odd": odd}),
-        ("kl_finish", kl_sums._kl_finish_kernel, small, both),
+        ("kl_finish", kl_sums._kl_finish_kernel, SUMS_TILE, both),
         ("local_finish", local_linear._local_finish_kernel, finish, {"": {}, " odd": odd}),
         ("local_upstream", local_linear._local_upstream_kernel, small, {"": {}}),
         ("finish_dx", gated_linear_backward._finish_dx_kernel, small,
