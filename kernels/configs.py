@@ -170,6 +170,10 @@ _BLACKWELL: Table = {
 
 _BLACKWELL_SMALL: Table = {
     **_AMPERE,
+    "gated_linear_fwd": {
+        **_AMPERE["gated_linear_fwd"],
+        "fp32": [Tile(16, 32, 32, 8, 2), Tile(32, 32, 32, 8, 2)],
+    },
     "gated_linear_fwd_staged": {
         **_AMPERE["gated_linear_fwd_staged"],
         "fp32": [Tile(64, 64, 32, 8, 2)],
