@@ -222,8 +222,8 @@ def _ours() -> list[Recipe]:
     )
     scales = replace(baseline, step_sizes={"weights": 3e-3, "scales": 3e-2})
     threshold_notes = (
-        " Inputs whose scale is as uncertain as its prior, or nearly, are pruned: log alpha above 0.25, where "
-        "the prior's is 0.54."
+        " Inputs whose scale is as uncertain as its prior, or nearly, are pruned: log alpha above 0.25, "
+        "where the prior's is 0.54."
     )
     recipes.append(
         Recipe(
