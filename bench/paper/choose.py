@@ -57,12 +57,12 @@ def candidates(method: str) -> dict[str, Recipe]:
     if "estimator" in ours.options:
         found["Concrete gates"] = with_options(estimator="concrete")
     if "prior_options" in ours.options:
-        found |= {
-            "one weight in ten": with_prior(b_psi=9.0),
-            "one weight in a thousand": with_prior(b_psi=999.0),
-            "slab variance 1": with_prior(b_beta=2.0),
-            "slab variance 0.01": with_prior(b_beta=0.02),
-        }
+        found |= {f"{a} weights in a hundred": with_prior(a_psi=a, b_psi=100 - a) for a in (1, 3, 5, 20)}
+        found |= {f"slab variance {v:g} at first": with_prior(b_beta=5 * v) for v in (0.03, 0.1, 1.0)}
+        learned = [
+            replace(s, step_sizes={**s.step_sizes, "psi": 1e-3}) if s.kl_warmup else s for s in stages
+        ]
+        found["hyperprior learned"] = replace(ours, stages=tuple(learned))
     return found
 
 

@@ -77,6 +77,7 @@ def predictions(ctx: Context) -> Part:
     theirs = [
         row for row in ctx.authors("rows")
         if row["stage"] == wanted and row["dataset"] in {dataset_label(d) for d in ctx.datasets}
+        and row["method"] in methods and row["gamma"] in _GAMMAS  # pruned FNNs have a table of their own
     ]  # fmt: skip
     found += summarise(theirs, _KEYS, MEASURES)
     for dataset in ctx.datasets:
@@ -130,13 +131,16 @@ def _place(row: Row) -> tuple[Any, ...]:
     return tuple(row[key] for key in _KEYS if key != "source")
 
 
+#: In the order of the tables.
+_GAMMAS, _BETAS = ("SIM", "ALL", "MED", "PRN"), ("SIM", "MEA")
+
+
 def _sort_key(row: Row) -> tuple[Any, ...]:
-    gammas, betas = ("SIM", "ALL", "MED", "PRN"), ("SIM", "MEA")
     return (
         row["dataset"],
         method_order(row["method"]),
-        gammas.index(row["gamma"]),
-        betas.index(row["beta"]),
+        _GAMMAS.index(row["gamma"]),
+        _BETAS.index(row["beta"]),
         row["R"],
     )
 
