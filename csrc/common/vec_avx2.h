@@ -50,7 +50,6 @@ struct Vec {
 
   FL_INLINE static Mask lt(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
   FL_INLINE static F select(Mask m, F yes, F no) { return _mm256_blendv_ps(no, yes, m); }
-  FL_INLINE static Mask is_zero(F a) { return _mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_EQ_OQ); }
   FL_INLINE static Mask bit30(I a) { return _mm256_castsi256_ps(_mm256_slli_epi32(a, 1)); }
   FL_INLINE static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
   FL_INLINE static uint32_t lanes_of(Mask m) {

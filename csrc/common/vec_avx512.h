@@ -45,9 +45,6 @@ struct Vec {
 
   FL_INLINE static Mask lt(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   FL_INLINE static F select(Mask m, F yes, F no) { return _mm512_mask_blend_ps(m, no, yes); }
-  FL_INLINE static Mask is_zero(F a) {
-    return _mm512_cmp_ps_mask(a, _mm512_setzero_ps(), _CMP_EQ_OQ);
-  }
   FL_INLINE static Mask bit30(I a) {
     return _mm512_test_epi32_mask(a, _mm512_set1_epi32(1 << 30));
   }

@@ -68,7 +68,6 @@ struct Vec {
   }
 
   FL_INLINE static Mask lt(F a, F b) { return a < b; }
-  FL_INLINE static Mask is_zero(F a) { return a == 0.0f; }
   FL_INLINE static Mask bit30(I a) { return reinterpret_cast<Mask>(a << 1) >> 31; }
   FL_INLINE static F select(Mask m, F yes, F no) {
     const I mask = reinterpret_cast<I>(m);

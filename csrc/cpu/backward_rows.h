@@ -125,8 +125,12 @@ inline DrawRow draw_row(const WeightGradients& d, const Posterior& q, int64_t ro
           d.dw + (row - d.dw_first_row) * q.cols, d.saved + row * 2 * stride};
 }
 
-// The gate of a draw whose weight came out as exactly zero before gating, where w tells nothing
-// (a mean of zero and a scale that vanishes): drawn again.
+// Below this a weight before gating, z, tells too little of its gate: w = g z may have been flushed to zero.
+// Above it only gates below 2^-26 are.
+constexpr float kTellsNothing = 0x1p-100f;
+
+// The gate of a draw whose weight came out as next to nothing before gating (a mean of zero and a scale
+// that vanishes): drawn again.
 template <class V>
 __attribute__((noinline, cold)) typename V::F redraw_gate(const Draw& draw, int64_t row, int64_t k,
                                                           typename V::F omega, int64_t sample) {
@@ -153,7 +157,7 @@ FL_INLINE void add_gated_draw(const Draw& draw, const DrawRow& d, int64_t s, int
   const F w = V::load(saved), eps = V::load(saved + d.eps_offset);
   const F z = V::fma(tau, eps, mean);
   F g = V::div(w, z);
-  const typename V::Mask lost = V::is_zero(z);
+  const typename V::Mask lost = V::lt(V::abs(z), V::set1(kTellsNothing));
   if (__builtin_expect(V::any(lost), 0)) {
     g = V::select(lost, redraw_gate<V>(draw, row, k, omega, s), g);
   }

@@ -72,6 +72,7 @@ Matrix GatedStack::input(int64_t l, int64_t s, const std::vector<Tensor>& hidden
 }
 
 GatedStack::Result GatedStack::forward(bool save) const {
+  const FlushSubnormals flush;
   const int64_t m = inputs_.rows;
   std::vector<Tensor> draws, hidden;
   std::vector<std::vector<RowSums>> sums(layers_.size());
@@ -95,7 +96,7 @@ GatedStack::Result GatedStack::forward(bool save) const {
       float* w = save ? mutable_data(draws[l]) + s * draw_size(q) : scratch.data();
       float* g = save && stores_gates(q) ? w + n * 2 * stride : nullptr;
       const Draw draw = weight_draw(layers_[l], s, hard_);
-      torch::stable::parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t end) {
+      parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t end) {
         kernels().sample(q, draw, panels.begin(first), panels.end(end - 1), {w, stride, g}, save,
                          s == 0 ? sums[l].data() : nullptr);
       });
@@ -140,7 +141,7 @@ void GatedStack::parameter_gradients(int64_t l, const Tensor& dy_tensor, const T
   const float *dy = data(dy_tensor), *saved = data(draws);
   const Draw draw = weight_draw(layers_[l], 0, hard_);
   const Panels panels(q, m);
-  torch::stable::parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
+  parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
     float* dw = thread_scratch(samples_ * panels.size() * k);
     for (int64_t p = first; p < last; ++p) {
       const int64_t begin = panels.begin(p), end = panels.end(p), rows = end - begin;
@@ -166,6 +167,7 @@ void GatedStack::parameter_gradients(int64_t l, const Tensor& dy_tensor, const T
 Tensor GatedStack::backward(const Tensor& dy, const Tensor& dsums,
                             const std::vector<Tensor>& draws, const std::vector<Tensor>& hidden,
                             bool need_dx, const std::vector<Sinks>& sinks) const {
+  const FlushSubnormals flush;
   const int64_t m = inputs_.rows;
   STD_TORCH_CHECK(static_cast<int64_t>(draws.size()) == size() &&
                       static_cast<int64_t>(hidden.size()) == size() - 1,

@@ -12,7 +12,7 @@ Tensor noise(Tensor seed, std::string kind, int64_t stream, int64_t sample, int6
   const int64_t stride = padded_cols(cols);
   Tensor out = empty({rows, stride});
   if (kind == "normal") {
-    torch::stable::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+    parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
       kernels().normals(draw, begin, end, cols, stride, mutable_data(out));
     });
     return out;
@@ -22,7 +22,7 @@ Tensor noise(Tensor seed, std::string kind, int64_t stream, int64_t sample, int6
   draw.stream = Stream::kWeight;
   Tensor other = empty({rows, stride});
   const bool uniform = kind == "uniform";
-  torch::stable::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
     kernels().gate_noise(draw, begin, end, cols, block_rows, block_cols,
                          mutable_data(uniform ? out : other), mutable_data(uniform ? other : out));
   });

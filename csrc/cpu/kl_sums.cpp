@@ -5,11 +5,12 @@ namespace fastlbbnn {
 
 Tensor kl_sums_fwd(Tensor kappa, Tensor rho, OptionalTensor omega, OptionalTensor bias_kappa,
                    OptionalTensor bias_rho, int64_t block_rows, int64_t block_cols) {
+  const FlushSubnormals flush;
   const Layer layer(kappa, rho, omega, bias_kappa, bias_rho, block_rows, block_cols);
   const int64_t n = layer.weights.rows;
   std::vector<RowSums> sums(n + layer.bias.rows);
   const Panels panels(layer.weights, 0);
-  torch::stable::parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
+  parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
       kernels().sums(layer.weights, panels.begin(p), panels.end(p), sums.data());
     }
@@ -21,13 +22,14 @@ Tensor kl_sums_fwd(Tensor kappa, Tensor rho, OptionalTensor omega, OptionalTenso
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> kl_sums_bwd(
     Tensor dsums, Tensor kappa, Tensor rho, OptionalTensor omega, OptionalTensor bias_kappa,
     OptionalTensor bias_rho, int64_t block_rows, int64_t block_cols) {
+  const FlushSubnormals flush;
   const Layer layer(kappa, rho, omega, bias_kappa, bias_rho, block_rows, block_cols);
   const ParameterGradients g(kappa, rho, omega, bias_kappa, bias_rho);
   const SumGradients c = read_sum_gradients(dsums, 1)[0];
   const Draw no_draw{PhiloxKey(0), Stream::kWeight, 0, true, 0.0f};
   const WeightGradients no_data{0, nullptr, 0, 0, nullptr, 0, nullptr};
   const Panels panels(layer.weights, 0);
-  torch::stable::parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
+  parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
       kernels().backward(layer.weights, no_draw, panels.begin(p), panels.end(p), no_data, c,
                          g.weight_sink());

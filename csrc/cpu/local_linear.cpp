@@ -18,7 +18,7 @@ std::vector<float> squares(const float* x, int64_t n) {
 // Calls body(begin, end) for panels of the layer's rows, on all threads.
 template <class Body>
 void for_panels(const Panels& panels, const Body& body) {
-  torch::stable::parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
+  parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) body(panels.begin(p), panels.end(p));
   });
 }
@@ -106,6 +106,7 @@ struct Backward {
 std::tuple<Tensor, Tensor, Tensor, Tensor> local_linear_fwd(
     Tensor x, Tensor kappa, Tensor rho, OptionalTensor omega, OptionalTensor bias_kappa,
     OptionalTensor bias_rho, Tensor seed, int64_t samples) {
+  const FlushSubnormals flush;
   const Layer layer(kappa, rho, omega, bias_kappa, bias_rho, 1, 1);
   const Posterior& q = layer.weights;
   const Inputs inputs(x, layer, samples);
@@ -130,7 +131,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> local_linear_fwd(
 
   const uint64_t draw_seed = read_seeds(seed, 1)[0];
   Tensor y = empty({samples, m, n}), half_ratio = empty({samples, m, n});
-  torch::stable::parallel_for(0, samples * m, 16, [&](int64_t first, int64_t last) {
+  parallel_for(0, samples * m, 16, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last;) {
       const int64_t s = i / m, row = i % m, end = std::min(m, row + last - i);
       const int64_t product = inputs.shared() ? 0 : s * m * n;
@@ -148,6 +149,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> local_linear_bwd(
     Tensor dy, Tensor dsums, Tensor x, Tensor kappa, Tensor rho, OptionalTensor omega,
     OptionalTensor bias_kappa, OptionalTensor bias_rho, Tensor moments, Tensor half_ratio,
     int64_t samples, bool need_dx) {
+  const FlushSubnormals flush;
   const Layer layer(kappa, rho, omega, bias_kappa, bias_rho, 1, 1);
   const Backward b(dy, dsums, x, layer, moments, half_ratio, samples);
   Tensor dx = need_dx ? b.input_gradient() : empty({0});
@@ -161,6 +163,7 @@ Tensor local_linear_bwd_adam(Tensor dy, Tensor dsums, Tensor x, Tensor kappa, Te
                              OptionalTensor bias_rho, Tensor moments, Tensor half_ratio,
                              int64_t samples, bool need_dx, std::vector<Tensor> exp_avg,
                              std::vector<Tensor> exp_avg_sq, std::vector<double> hyper) {
+  const FlushSubnormals flush;
   const Layer layer(kappa, rho, omega, bias_kappa, bias_rho, 1, 1);
   const Backward b(dy, dsums, x, layer, moments, half_ratio, samples);
   Tensor dx = need_dx ? b.input_gradient() : empty({0});

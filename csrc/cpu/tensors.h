@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "parallel.h"
 
 namespace fastlbbnn {
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from .. import _subnormals
 from ..data import Dataset
 from ..likelihoods import negative_log_likelihood
 from ..methods import find_method
@@ -128,9 +129,10 @@ class _Trainer:
             self.history = read_history(self.folder / "history.csv")[: checkpoint.position["rows"]]
         total = self._total_epochs()
         label = f"{self.run.config['method']} on {self.dataset.name}, seed {self.seed}"
-        with tqdm(
+        progress = tqdm(
             total=total, initial=len(self.history), desc=label, unit="epoch", disable=self.hide_progress
-        ) as bar:
+        )
+        with progress as bar, _subnormals.flushed():
             for index in range(first, len(self.recipe.stages)):
                 self._stage(index, checkpoint if index == first else None, bar)
         self._finish()
