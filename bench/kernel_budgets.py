@@ -15,7 +15,7 @@ and says what broke, if one kernel
 A compilation takes one to three seconds. Selections:
 
 full   everything that is launched: all kernels, tiles, dtypes and variants (1,663 of them, about
-       50 minutes on one core). Rows of FILE whose key (compile_keys.py) still holds are kept and
+       an hour on one core). Rows of FILE whose key (compile_keys.py) still holds are kept and
        not compiled again, unless --fresh says so
 ci     what the tests compile: on every architecture all products and tiles with elementwise gates,
        in bfloat16, tf32 and strict float32; on sm80 also the kernels without a product

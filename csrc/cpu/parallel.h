@@ -2,8 +2,8 @@
 //
 // What a network has excluded gets no gradient any more, and its Adam moments decay: 0.9^n m falls below
 // 1e-38 and then stays, since 0.9 of the smallest subnormal number rounds to itself. Arithmetic on such
-// numbers takes a microcode assist of a hundred cycles or more: it made the training step of a sparse network
-// four times slower than that of a dense one. As zeros they change nothing that float32 could tell.
+// numbers takes a microcode assist of a hundred cycles or more: it made the training step of a network that
+// had become sparse several times slower. As zeros they change nothing that float32 could tell.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>

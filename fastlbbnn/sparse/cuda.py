@@ -25,6 +25,7 @@ from ..reference.noise import Stream
 from .cuda_library import BLOCK_SIDES, HALF_DTYPES, CudaLibrary
 from .formats import SparseLayer, SparseNetwork, places_in_blocks
 from .model import SparseModel
+from .sampling import check_draw
 
 LIBRARY = "_sparse_cuda.so"
 #: The kernels count weights in 32 bits, and up to one warp beyond the last.
@@ -167,16 +168,9 @@ class CudaModel:
             seeds: one a layer, instead of a generator.
         """
         check_samples(samples)
-        if not self.network.has_posterior:
-            raise ValueError(
-                "the network holds means alone, so its weights cannot be sampled; select (and save) it "
-                "with posterior=True"
-            )
-        count = len(self._layers)
         if seeds is None:
-            seeds = draw_seed(generator, "cpu", (count,)).tolist()
-        if len(seeds) != count:
-            raise ValueError(f"{len(seeds)} seeds for {count} layers; expected one a layer")
+            seeds = draw_seed(generator, "cpu", (len(self._layers),)).tolist()
+        check_draw(self.network, seeds)
         return CudaDraws(self, self._draw_layers(samples, seeds))
 
     def sample(

@@ -16,10 +16,8 @@ SampledLayers = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
 DrawLayer = Callable[[int, bool, int, int], tuple[NDArray[np.float32], NDArray[np.float32]]]
 
 
-def sample_layers(
-    network: SparseNetwork, draw: DrawLayer, seeds: Sequence[int], sample: int
-) -> SampledLayers:
-    """Draw every layer. Constant units are drawn, too, and folded into the biases of this draw."""
+def check_draw(network: SparseNetwork, seeds: Sequence[int]) -> None:
+    """Raise where the network's weights cannot be drawn with these seeds."""
     if not network.has_posterior:
         raise ValueError(
             "the network holds means alone, so its weights cannot be sampled; select (and save) it with "
@@ -27,6 +25,13 @@ def sample_layers(
         )
     if len(seeds) != len(network.layers):
         raise ValueError(f"{len(seeds)} seeds for {len(network.layers)} layers; expected one a layer")
+
+
+def sample_layers(
+    network: SparseNetwork, draw: DrawLayer, seeds: Sequence[int], sample: int
+) -> SampledLayers:
+    """Draw every layer. Constant units are drawn, too, and folded into the biases of this draw."""
+    check_draw(network, seeds)
     sampled: SampledLayers = []
     constant = np.zeros(0, np.float32)
     for i, (layer, seed) in enumerate(zip(network.layers, seeds)):

@@ -184,8 +184,8 @@ _OURS_NOTES = (
     "before they are priced; then the loss is the bound. Local reparametrisation in place of gates at "
     "temperature 0.001; a hyperprior that expects eight weights in a hundred and is not learned (learned, it "
     "falls with the first weights that go, and takes more of them); slab variances that start at 0.3 and are "
-    "learned while the KL grows; larger step sizes that fall along half a cosine. Chosen on a validation "
-    "split: bench/paper/choose.py."
+    "learned while the KL grows; larger step sizes that fall along half a cosine. Compared with others on "
+    "validation splits, which disagree about the hyperprior: bench/paper/choose.py."
 )
 _OURS_SIZES = {"weights": 3e-3, "inclusion": 3e-2, "covariance": 1e-2}
 _OURS_NETWORK = {
@@ -211,8 +211,8 @@ def _ours() -> list[Recipe]:
     sizes = {"weights": 1e-3, "inclusion": 1e-2, "scales": 1e-2}
     notes = (
         "Larger step sizes, above all for dropout rates and scales, which hardly move at 1e-4, falling along "
-        "half a cosine, and the KL switched on over 60 epochs. Chosen on a validation split: "
-        "bench/paper/choose.py."
+        "half a cosine, and the KL switched on over 60 epochs. Compared with others on a validation "
+        "split: bench/paper/choose.py."
     )
     baseline = Stage("training", 250, sizes, saves="trained", final_factor=0.01, kl_warmup=60)
     after = Stage("post-training", 300, _ADAM, start_from="trained", saves="post-trained")
