@@ -14,7 +14,8 @@ and says what broke, if one kernel
 
 A compilation takes one to three seconds. Selections:
 
-full   everything that is launched: all kernels, tiles, dtypes and variants (1,663 of them, about
+full   everything that is launched: all kernels, tiles, dtypes and variants, of float16 the main
+       variants, since its code is bfloat16's but for conversions (1,663 of them, about
        an hour on one core). Rows of FILE whose key (compile_keys.py) still holds are kept and
        not compiled again, unless --fresh says so
 ci     what the tests compile: on every architecture all products and tiles with elementwise gates,
