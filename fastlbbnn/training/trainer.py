@@ -60,6 +60,7 @@ def train(
     method = find_method(method).name
     if recipe is None or isinstance(recipe, str):
         recipe = find_recipe(method, recipe)
+    recipe = recipe.on(dataset.name)
     folder = Path(out)
     if (folder / "run.json").exists() and resume:
         _check_same(load_run(folder).config, method, dataset, recipe, seed, folder)
@@ -88,7 +89,12 @@ def _check_same(
 ) -> None:
     expected = {"method": method, "dataset": dataset.name, "seed": seed, "n_train": dataset.n_train}
     different = [f"{k} {config[k]!r}, not {v!r}" for k, v in expected.items() if config[k] != v]
-    if config["settings"] != json.loads(json.dumps(recipe.settings())):
+    # Words about a recipe are not part of it: a run may go on when they are put better.
+    old, new = (
+        {key: value for key, value in settings.items() if key != "notes"}
+        for settings in (config["settings"], json.loads(json.dumps(recipe.settings())))
+    )
+    if old != new:
         different.append("another recipe")
     if different:
         raise ValueError(

@@ -203,6 +203,18 @@ def test_recipes_are_plain_data():
         assert again.settings() == recipe.settings()
 
 
+def test_options_for_a_data_set_take_the_place_of_the_others(data, tmp_path):
+    recipe = replace(
+        _recipe("BNN-GP-MF"), options={"sigma2": 0.5, "start": "paper"},
+        for_data={"toy": {"sigma2": 0.25}, "other": {"sigma2": 2.0}},
+    )  # fmt: skip
+    run = load_run(train("BNN-GP-MF", data, recipe, out=tmp_path / "run", progress=False))
+    assert run.recipe.options == {"sigma2": 0.25, "start": "paper"}
+    assert "for_data" not in run.config["settings"]
+    assert run.model("trained")[0].prior.sigma2 == 0.25
+    assert recipe.on("unheard of").options == recipe.options
+
+
 def test_unknown_names_say_what_there_is():
     with pytest.raises(ValueError, match="it has 'paper'"):
         find_recipe("FNN", "best")
