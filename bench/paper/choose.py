@@ -27,7 +27,7 @@ VALIDATION = 0.2
 
 
 def candidates(method: str) -> dict[str, Recipe]:
-    """Name -> recipe: the paper's, ours without its choice for a data set, and that with one thing changed."""
+    """Name -> recipe: the paper's, ours without its choice for a data set, and that with one change."""
     ours = replace(find_recipe(method, "ours"), for_data={})
     stages = [s for s in ours.stages if s.start_from is None]
 
