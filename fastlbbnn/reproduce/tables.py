@@ -8,6 +8,7 @@ column a source.
 from __future__ import annotations
 
 import csv
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -68,9 +69,12 @@ def against(row: Mapping[str, Any], paper: Mapping[str, Any], measure: str = "ac
 
 
 def number(value: float | None, digits: int = 3) -> str:
+    """With so many decimals; more where a small number would be left with less than two digits."""
     if value is None:
         return ""
-    return f"{value:.0f}" if digits == 0 else f"{value:.{digits}f}"
+    if digits and 0.0 < abs(value) < 10.0 ** (1 - digits):
+        digits = 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{digits}f}"
 
 
 def spread(row: Mapping[str, Any], measure: str, digits: int = 3) -> str:

@@ -26,6 +26,12 @@ def test_a_spread_is_written_as_the_paper_writes_it():
     assert spread({"runs": 2, "acc": None}, "acc") == ""
 
 
+def test_small_densities_keep_two_digits():
+    row = {"runs": 3, "density": 0.000164, "density_min": 0.0, "density_max": 0.0996}
+    assert spread(row, "density") == "0.00016 (0.000, 0.100)"
+    assert spread({"density": 0.0099}, "density") == "0.0099"
+
+
 @pytest.mark.parametrize(
     ("value", "expected"), [(0.9784, "below"), (0.9786, "within"), (0.9824, "within"), (0.983, "above")]
 )
