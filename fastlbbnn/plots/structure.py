@@ -52,8 +52,8 @@ def inclusion_histograms(
             axes.set_ylim(0.0, max(10.0, 4.0 * counts.max()))
             axes.set_xlim(0.0, 1.0)
             axes.axvline(threshold, color="black", linestyle="--", linewidth=0.8)
-            kept = float((alpha > threshold).mean())
-            text = f"layer {r + 1}: mean {alpha.mean():.3f}, {100.0 * kept:.1f} % above {threshold:g}"
+            kept = int((alpha > threshold).sum())
+            text = f"layer {r + 1}: mean {alpha.mean():.3f}, {kept:,} of {alpha.size:,} above {threshold:g}"
             axes.set_title(f"{title}\n{text}" if r == 0 else text, fontsize=8.5)
             if c == 0:
                 axes.set_ylabel("weights")

@@ -130,7 +130,7 @@ def test_a_histogram_counts_every_weight_once():
     (axes,) = figure.axes
     assert sum(bar.get_height() for bar in axes.patches) == 6
     # 0.5 is not above 0.5: two of six weights are kept.
-    assert "33.3 % above 0.5" in axes.get_title()
+    assert "2 of 6 above 0.5" in axes.get_title()
 
 
 def test_unused_inputs_stay_blank():
