@@ -50,6 +50,13 @@ def candidates(method: str) -> dict[str, Recipe]:
         "step sizes / 3": with_sizes(1 / 3),
         "step sizes * 3": with_sizes(3.0),
     }
+    if any(s.kl_warmup == s.until_epoch for s in stages):
+
+        def with_warmup(epochs: int) -> Recipe:
+            changed = (replace(s, until_epoch=epochs, kl_warmup=epochs) if s.kl_warmup else s for s in stages)
+            return replace(ours, stages=tuple(changed))
+
+        found |= {f"warm-up of {epochs} epochs": with_warmup(epochs) for epochs in (60, 150)}
     if "threshold" in ours.options:
         found |= {f"threshold {t:g}": with_options(threshold=t) for t in (-1.5, 0.0, 0.4)}
     if method == "BNN-GP-CMF":
@@ -57,7 +64,7 @@ def candidates(method: str) -> dict[str, Recipe]:
     if "estimator" in ours.options:
         found["Concrete gates"] = with_options(estimator="concrete")
     if "prior_options" in ours.options:
-        found |= {f"{a} weights in a hundred": with_prior(a_psi=a, b_psi=100 - a) for a in (1, 3, 5, 20)}
+        found |= {f"{a} weights in a hundred": with_prior(a_psi=a, b_psi=100 - a) for a in (1, 3, 5, 10, 20)}
         found |= {f"slab variance {v:g} at first": with_prior(b_beta=5 * v) for v in (0.03, 0.1, 1.0)}
         learned = [
             replace(s, step_sizes={**s.step_sizes, "psi": 1e-3}) if s.kl_warmup else s for s in stages

@@ -189,7 +189,7 @@ def _paper() -> list[Recipe]:
 #: log-likelihood by orders of magnitude, so that the bound is best improved by excluding everything, and
 #: 1e-4 a step is too slow to find out what a weight is good for before it is gone.
 _OURS_NOTES = (
-    "The KL grows to its full weight over the first 60 epochs, so that weights learn what they are for "
+    "The KL grows to its full weight over the first 220 epochs, so that weights learn what they are for "
     "before they are priced; then the loss is the bound. Local reparametrisation in place of gates at "
     "temperature 0.001; a hyperprior that expects eight weights in a hundred (PHONEME three, MNIST and "
     "FMNIST ten) and is not learned (learned, it falls with the first weights that go, and takes more of "
@@ -225,7 +225,7 @@ def _ours() -> list[Recipe]:
     post = _post_training({"weights": 1e-4})
     recipes = []
     for method, logits in _OURS_LOGITS.items():
-        pre = Stage("pre-training", 60, {**_OURS_SIZES, "sigma2": 1e-3}, kl_warmup=60)
+        pre = Stage("pre-training", 220, {**_OURS_SIZES, "sigma2": 1e-3}, kl_warmup=220)
         recipes.append(
             Recipe(
                 method, "ours", (pre, main, *post), options={**_OURS_NETWORK, **logits}, notes=_OURS_NOTES,
@@ -255,7 +255,7 @@ def _ours() -> list[Recipe]:
         )
     )
     recipes.append(Recipe("BNN-NJ-MF", "ours", (scales, pruned), notes=notes))
-    warm = Stage("warm-up", 60, _OURS_SIZES, kl_warmup=60)
+    warm = Stage("warm-up", 220, _OURS_SIZES, kl_warmup=220)
     recipes.append(
         Recipe(
             "LBBNN-fixed", "ours", (warm, main, *post), options={"estimator": "local"}, notes=_OURS_NOTES
