@@ -215,6 +215,14 @@ def test_options_for_a_data_set_take_the_place_of_the_others(data, tmp_path):
     assert recipe.on("unheard of").options == recipe.options
 
 
+def test_other_words_about_a_recipe_are_no_other_recipe(data, tmp_path):
+    recipe = _recipe("FNN")
+    folder = train("FNN", data, recipe, out=tmp_path / "run", progress=False)
+    assert train("FNN", data, replace(recipe, notes="put better"), out=folder, progress=False) == folder
+    with pytest.raises(ValueError, match="another recipe"):
+        train("FNN", data, replace(recipe, batch=8), out=folder, progress=False)
+
+
 def test_unknown_names_say_what_there_is():
     with pytest.raises(ValueError, match="it has 'paper'"):
         find_recipe("FNN", "best")
