@@ -20,6 +20,7 @@ RANDOM = {
     "rank-1": partial(LowRankMVN, rank=1),
     "rank-2": partial(LowRankMVN, rank=2),
     "rank-0-shared": partial(LowRankMVN, rank=0, over="inputs"),
+    "rank-1-shared": partial(LowRankMVN, rank=1, over="inputs"),
     "rank-3-shared": partial(LowRankMVN, rank=3, over="inputs"),
 }
 

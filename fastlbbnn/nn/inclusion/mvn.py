@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .random import RandomLogits, check_choice, check_memory
-from .triangular import TriangularNoise
+from .triangular import StrictlyLowerSquares, TriangularNoise
 
 Over = Literal["inputs", "inputs-by-row", "layer"]
 
@@ -103,7 +103,12 @@ class MVN(RandomLogits):
 
     def _trace_and_log_det(self) -> tuple[Tensor, Tensor]:
         copies = self.rows if self.over == "inputs" else 1
-        trace = self.lower.tril(-1).square().sum() + (2.0 * self.log_scale).exp().sum()
+        # tr(L L') = |L|^2
+        if self.lower.dim() == 2:
+            below = StrictlyLowerSquares.apply(self.lower)
+        else:
+            below = self.lower.tril(-1).square().sum()
+        trace = below + (2.0 * self.log_scale).exp().sum()
         return copies * trace, copies * 2.0 * self.log_scale.sum()
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""``xi + z L'`` for a lower-triangular L, which costs half of a full product."""
+"""What needs a lower-triangular L alone: ``xi + z L'`` and ``|L|^2``, for half of the full matrix's cost."""
 
 from __future__ import annotations
 
@@ -42,6 +42,28 @@ class TriangularNoise(torch.autograd.Function):
                 d_scale[begin:end] = diagonal.diagonal()
                 diagonal.tril_(-1)
         return g, d_lower, d_scale, None
+
+
+class StrictlyLowerSquares(torch.autograd.Function):
+    """Sum of the squares below the diagonal of ``lower`` [D, D]; what stands elsewhere gets no gradient."""
+
+    @staticmethod
+    def forward(ctx, lower: Tensor) -> Tensor:
+        ctx.save_for_backward(lower)
+        parts = []
+        for begin, end in _blocks(lower):
+            parts += [lower[begin:end, :begin], lower[begin:end, begin:end].tril(-1)]
+        return torch.stack([torch.linalg.vector_norm(part) for part in parts]).square_().sum()
+
+    @staticmethod
+    def backward(ctx, g: Tensor):
+        (lower,) = ctx.saved_tensors
+        twice, d_lower = 2.0 * g, torch.zeros_like(lower)
+        for begin, end in _blocks(lower):
+            rows = d_lower[begin:end, :end]
+            torch.mul(lower[begin:end, :end], twice, out=rows)
+            rows[:, begin:].tril_(-1)
+        return d_lower
 
 
 def _blocks(z: Tensor) -> list[tuple[int, int]]:
