@@ -90,6 +90,29 @@ class GaussianDispersion(nn.Module, Likelihood):
         )
         return divergence.sum().to(self.log_shape.dtype)
 
+    @torch.no_grad()
+    def update(self, output: Tensor, target: Tensor, *, step: float = 1.0) -> None:
+        """Move b towards its optimum for the network as it is: a natural-gradient step of the bound.
+
+            b <- (1 - step) b + step (b_0 + (a - a_0) m),   m: the mean of (y - f)^2, draws included
+
+        With all data and ``step=1`` that is the exact optimum of q(phi). For a batch, its share of the data
+        is a good step: b then averages over about one pass through them. The shape a stays: give
+        ``n_values``, and take the parameters from the optimiser (``requires_grad_(False)``).
+
+        Args:
+            output: of the network, [..., n, outputs], with or without an axis of draws in front.
+            target: [n] or [n, outputs].
+        """
+        if not 0.0 < step <= 1.0:
+            raise ValueError(f"step={step}; expected a number above 0, at most 1")
+        square = self._square(output, target).double()
+        mean = square.mean() if self.outputs == 1 else square.flatten(0, -2).mean(0)
+        a, b = self.posterior()
+        a0, b0 = self.prior
+        b = (1.0 - step) * b + step * (b0 + (a - a0) * mean)
+        self.log_variance.copy_((b / a).log())
+
     def point_variance(self) -> Tensor:
         """b/a [outputs]: one over the posterior mean of the precision."""
         return self.log_variance.exp()

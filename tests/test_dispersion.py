@@ -56,6 +56,30 @@ def test_the_expected_log_likelihood_is_the_mean_over_the_posterior():
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
+def test_an_update_with_all_data_is_the_optimum_of_the_bound(outputs):
+    g = torch.Generator().manual_seed(4)
+    n, draws = 30, 3
+    output = torch.randn(draws, n, 2, dtype=torch.float64, generator=g)
+    target = torch.randn(n, 2, dtype=torch.float64, generator=g)
+    # One variance is shared by all 60 values, two by 30 each.
+    noise = GaussianDispersion(outputs, n_values=2 * n // outputs, prior=(1.5, 0.8), dtype=torch.float64)
+    noise.update(output, target)
+    loss = noise.kl() - noise(output, target).sum() / draws
+    slopes = torch.autograd.grad(loss, list(noise.parameters()))
+    for slope in slopes:
+        torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0.0, atol=1e-10)
+    # Steps smaller than 1 come closer by that share.
+    best = noise.posterior()[1].detach()
+    with torch.no_grad():
+        noise.log_variance.add_(1.0)
+    before = noise.posterior()[1].detach()
+    noise.update(output, target, step=0.25)
+    torch.testing.assert_close(noise.posterior()[1].detach(), 0.75 * before + 0.25 * best)
+    with pytest.raises(ValueError, match="step=0"):
+        noise.update(output, target, step=0.0)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
 def test_gradients_are_exact(outputs):
     noise = dispersion(outputs)
     f = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)

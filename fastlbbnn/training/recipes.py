@@ -175,8 +175,9 @@ def _paper() -> list[Recipe]:
                 method, "paper",
                 (
                     Stage("training", 250, everything, saves="trained"),
+                    # Scales decide what is pruned: they stay, so that one structure is trained.
                     Stage(
-                        "post-training, pruned", 300, everything, mode="median", start_from="trained",
+                        "post-training, pruned", 300, _ADAM, mode="median", start_from="trained",
                         saves="post-median",
                     ),
                 ),

@@ -22,10 +22,12 @@ from ..data import Dataset
 from ..likelihoods import negative_log_likelihood
 from ..methods import find_method
 from ..nn.base import KINDS
+from ..nn.modes import WeightMode, weights
 from ..objective import bayesian_layers, elbo
 from ..optim import Adam, param_groups
 from ..prediction import density
 from ..priors import EmpiricalBayesPrior
+from ..structure import resolve_threshold
 from .checkpoint import Checkpoint, load_network, save_checkpoint, save_network
 from .pruning import GradualPruning, weight_density
 from .recipes import Recipe, Stage, find_recipe
@@ -66,6 +68,8 @@ def train(
         _check_same(load_run(folder).config, method, dataset, recipe, seed, folder)
         if load_run(folder).finished:
             return folder
+        # Of the networks that there were when somebody looked at the unfinished run.
+        (folder / "results.json").unlink(missing_ok=True)
     else:
         _new_folder(folder, method, dataset, recipe, seed)
     _Trainer(folder, dataset, recipe, seed, progress).train()
@@ -120,10 +124,12 @@ class _Trainer:
         #: All that is trained.
         self.parts = nn.ModuleDict({"network": self.network})
         if self.noise is not None:
-            self.parts["noise"] = self.noise
+            self.parts["noise"] = self.noise.requires_grad_(False)
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.pruning: GradualPruning | None = None
+        #: Of the median model, in a stage that trains it.
+        self.threshold = 0.5
 
     def train(self) -> None:
         checkpoint = Checkpoint(self.checkpoint_path) if self.checkpoint_path.exists() else None
@@ -157,12 +163,15 @@ class _Trainer:
         if checkpoint is None and stage.start_from is not None:
             about = load_network(self.folder / f"{stage.start_from}.safetensors", self.network, self.noise)
             self.epoch = about["epoch"]
+            # What follows from one network does not depend on what else was made of it before.
+            self.generator.manual_seed((index << 32) + self.seed)
         optimizer = self._optimizer(stage)
         start = self.epoch if checkpoint is None else checkpoint.position["stage_start"]
         self.pruning = None if stage.prune_to is None else self._gradual_pruning(stage, start)
         if checkpoint is not None:
             checkpoint.restore(optimizer, self.generator, self.pruning)
         sizes = [group["lr"] for group in optimizer.param_groups]
+        self.threshold = self._median_threshold(stage)
         saved = time.monotonic()
         while self.epoch < stage.until_epoch and not self._has_found_prior(stage):
             if stage.final_factor is not None:
@@ -189,6 +198,17 @@ class _Trainer:
             )
         write_history(self.folder / "history.csv", self.history)
 
+    def _median_threshold(self, stage: Stage) -> float:
+        """The threshold of the median model that a stage trains: 0.5, or where that leaves no path from an
+        input to an output, the closest one that does; there would be nothing but biases to train.
+
+        Such a stage moves no inclusion probability, so a run that continues within it finds the same one.
+        """
+        has_median = any(p.gamma == "MED" for p in self.run.method.predictions)
+        if stage.mode != WeightMode.MEDIAN.value or not has_median:
+            return 0.5
+        return resolve_threshold(self.network, 0.5, warn=False)
+
     def _save(self, index: int, stage_start: int, optimizer: Adam) -> None:
         # The history first: a checkpoint says how many of its rows are its own.
         write_history(self.folder / "history.csv", self.history)
@@ -202,9 +222,12 @@ class _Trainer:
         return GradualPruning(self.network, stage.prune_to, begin=0, end=end, every=max(1, end // 100))
 
     def _optimizer(self, stage: Stage) -> Adam:
-        """A new Adam for the kinds of parameters that the stage trains; all others are fixed."""
+        """A new Adam for the kinds of parameters that the stage trains; all others are fixed.
+
+        The noise is not among them: its posterior has an exact update (``GaussianDispersion.update``).
+        """
         groups = param_groups(
-            self.parts, **{kind: stage.step_sizes.get(kind, 0.0) for kind in KINDS}
+            self.network, **{kind: stage.step_sizes.get(kind, 0.0) for kind in KINDS}
         )
         for group in groups:
             for parameter in group["params"]:
@@ -263,12 +286,15 @@ class _Trainer:
                 self.pruning.step()
             log_likelihood, kl = -loss.item(), torch.as_tensor(kl).item()
         else:
-            bound = elbo(
-                self.network, x, y, n_data=self.dataset.n_train, likelihood=self.likelihood,
-                samples=self.recipe.samples, mode=stage.mode, generator=self.generator,
-            )
+            with weights(threshold=self.threshold):
+                bound = elbo(
+                    self.network, x, y, n_data=self.dataset.n_train, likelihood=self.likelihood,
+                    samples=self.recipe.samples, mode=stage.mode, generator=self.generator,
+                )
             optimizer.backward_step(bound.loss if kl_weight == 1.0 else bound.tempered_loss(kl_weight))
             output, log_likelihood, kl = bound.output, bound.log_likelihood.item(), bound.kl.item()
+        if self.noise is not None:
+            self.noise.update(output.detach(), y, step=share)
         loss = share * kl - log_likelihood
         return torch.tensor((loss, log_likelihood, kl, self._right(output, y)), dtype=torch.float64)
 
@@ -289,6 +315,7 @@ class _Trainer:
             "seconds": sum(row["seconds"] for row in self.history),
             "epoch_seconds": statistics.median(main) if main else None,
         }
+        (self.folder / "results.json").unlink(missing_ok=True)
         write_json(self.folder / "run.json", config)
         self.checkpoint_path.unlink(missing_ok=True)
 

@@ -7,12 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from fastlbbnn.data import Dataset
 from fastlbbnn.evaluation import evaluate_run
 from fastlbbnn.methods import METHODS
+from fastlbbnn.nn import expand_samples, weights
+from fastlbbnn.objective import bayesian_layers
 from fastlbbnn.training import RECIPES, Recipe, Stage, find_recipe, load_run, train
 from fastlbbnn.training import trainer as trainer_module
+from fastlbbnn.training.checkpoint import load_network, save_network
+from fastlbbnn.training.run import write_json
+from fastlbbnn.training.trainer import _Trainer
 
 _QUICK = {"hidden": (6, 5), "batch": 16}
 
@@ -146,6 +152,72 @@ def test_regression_learns_its_noise(method, tmp_path):
     rows = evaluate_run(run, data, samples=5)["rows"]
     assert all(row["rmse"] < 0.5 for row in rows)
     assert all(row["rmse"] > 0.2 for row in rows)
+
+
+def test_the_shipped_recipe_learns_a_small_noise(tmp_path):
+    """240 rows: a hundred steps an epoch more or less must not decide how large the noise is."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(300, 2, generator=generator)
+    y = 0.5 * x[:, :1] + 0.02 * torch.randn(300, 1, generator=generator)
+    data = Dataset(
+        name="fine line", x_train=x[:240], y_train=y[:240], x_test=x[240:], y_test=y[240:],
+        likelihood="gaussian", classes=None, class_names=None, input_shape=(2,),
+    )
+    recipe = replace(find_recipe("LBBNN-GP-MF", "ours"), hidden=(10,))
+    main = tuple(s for s in recipe.stages if s.start_from is None)
+    run = load_run(
+        train("LBBNN-GP-MF", data, replace(recipe, stages=main), out=tmp_path / "r", progress=False)
+    )
+    model, noise = run.model(), run.likelihood()
+    with torch.no_grad(), weights("sampled", samples=100):
+        square = (model(expand_samples(data.x_train, 100)) - data.y_train).square().mean().item()
+    # b/a averages (y - f)^2 over the draws of about one epoch, and the prior adds b_0/a = 0.01/121.
+    assert noise.point_variance().item() == pytest.approx(square + 0.01 / 121, rel=0.3)
+    assert noise.point_variance().item() < 0.02**2 * 10
+
+
+def test_the_median_model_that_is_trained_has_a_path(data, tmp_path):
+    """At 0.5 nothing is left: without another threshold post-training would train biases alone."""
+    recipe = _recipe("LBBNN-GP-MF")
+    main = [s for s in recipe.stages if s.start_from is None]
+    out = train("LBBNN-GP-MF", data, replace(recipe, stages=tuple(main)), out=tmp_path / "r", progress=False)
+    trainer = _Trainer(out, data, recipe, 0, False)
+    about = load_network(out / "trained.safetensors", trainer.network)
+    for layer in bayesian_layers(trainer.network):
+        layer.inclusion.omega.data.sub_(9.0)
+    save_network(out / "trained.safetensors", trainer.network, stage="trained", epoch=about["epoch"])
+    before = load_run(out).model().state_dict()
+    index = next(i for i, s in enumerate(recipe.stages) if s.mode == "median")
+    trainer._stage(index, None, tqdm(disable=True))
+    assert trainer.threshold < 0.01
+    kept = torch.sigmoid(before["0.inclusion.omega"]) > trainer.threshold
+    moved = trainer.network.state_dict()["0.kappa"] != before["0.kappa"]
+    assert kept.any()
+    assert moved[kept].all()
+
+
+def test_looking_at_an_unfinished_run_leaves_no_old_results(data, tmp_path):
+    recipe = _recipe("LBBNN-GP-MF")
+    main = replace(recipe, stages=tuple(s for s in recipe.stages if s.start_from is None))
+    folder = train("LBBNN-GP-MF", data, main, out=tmp_path / "r", progress=False)
+    evaluate_run(load_run(folder), data, samples=2)
+    # As if it had been interrupted after the main stage, and looked at.
+    config = load_run(folder).config | {"status": "running", "settings": recipe.settings()}
+    write_json(folder / "run.json", config)
+    train("LBBNN-GP-MF", data, recipe, out=folder, progress=False)
+    assert load_run(folder).results is None
+
+
+def test_both_post_trainings_follow_from_the_trained_network_alone(data, tmp_path):
+    """Redone from its network, a stage gives the numbers that it gave as part of the run."""
+    recipe = _recipe("LBBNN-GP-MF")
+    folder = train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False)
+    expected = load_run(folder).model("post-median").state_dict()
+    (folder / "post-median.safetensors").unlink()
+    trainer = _Trainer(folder, data, recipe, 0, False)
+    trainer._stage(len(recipe.stages) - 1, None, tqdm(disable=True))
+    for name, value in load_run(folder).model("post-median").state_dict().items():
+        assert torch.equal(value, expected[name]), name
 
 
 def test_pre_training_ends_when_the_prior_is_sparse(data, tmp_path):
