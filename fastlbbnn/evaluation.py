@@ -12,6 +12,7 @@ least 0.95 (the doubt option), and the density: the share of the weights that th
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from .methods import Method, Prediction
 from .nn.modes import WeightMode
 from .objective import bayesian_layers
 from .prediction import density, predict
-from .structure import layer_structure, resolve_threshold, structure_of
+from .structure import layer_structure, structure_of
 from .training.pruning import weight_density
 from .training.run import Run, write_json
 
@@ -40,7 +41,7 @@ def evaluate_run(run: Run, dataset: Dataset, *, samples: int = 10, seed: int = 0
             likelihood=run.likelihood(stage),
         )
         rows += [{"stage": stage, **row} for row in found]
-        layers += [{"stage": stage, **r} for r in layer_rows(model)]
+        layers += [{"stage": stage, **r} for r in layer_rows(model, run.method.median_threshold(model))]
     results = {"rows": rows, "layers": layers, "n_test": dataset.n_test, "samples": samples, "seed": seed}
     write_json(run.folder / "results.json", results)
     return results
@@ -65,15 +66,27 @@ def evaluate(
     the nearest threshold that connects it, and say so ("threshold").
     """
     likelihood = as_likelihood(dataset.likelihood) if likelihood is None else likelihood
-    threshold = 0.5
-    if any(p.gamma == "MED" for p in method.predictions):
-        threshold = resolve_threshold(model, 0.5, warn=False)  # the rows say so
+    threshold = method.median_threshold(model)
     rows = []
     for prediction in method.predictions:
         if stage == "post-median" and prediction.gamma not in ("MED", "PRN"):
             continue
         rows += _rows_of(model, prediction, dataset, likelihood, samples, seed, threshold)
     return rows
+
+
+def no_path_note(rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """What to say about rows of median models that are at another threshold than 0.5; None: nothing."""
+    used = {row["threshold"] for row in rows if row.get("threshold", 0.5) != 0.5}
+    if not used:
+        return None
+    lowest, highest = (f"{value:.4g}" for value in (min(used), max(used)))
+    return (
+        "Where the median model has no path from an input to an output, its predictions would be constants: "
+        "rows of MED then keep weights with an inclusion probability above "
+        + (lowest if lowest == highest else f"{lowest} to {highest}")
+        + ", the closest threshold with a path, instead of 0.5."
+    )
 
 
 def _rows_of(

@@ -21,6 +21,7 @@ from . import nn as layers
 from .nn import MLP, GaussianLinear, LBBNNLinear, MixtureLinear
 from .nn.modes import WeightMode
 from .priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, Prior
+from .structure import resolve_threshold
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,13 @@ class Method:
     #: (sizes, n_data, **options) -> network
     build: Callable[..., nn.Module]
     predictions: tuple[Prediction, ...]
+
+    def median_threshold(self, network: nn.Module) -> float:
+        """Of the network's median model: 0.5, or where that leaves no path from an input to an output, the
+        closest threshold that does; 0.5 for methods without a median model."""
+        if not any(p.gamma == "MED" for p in self.predictions):
+            return 0.5
+        return resolve_threshold(network, 0.5, warn=False)
 
 
 _SIM = Prediction("SIM", "SIM", WeightMode.SAMPLED)

@@ -1,13 +1,15 @@
 """Which data a run was trained on, so that later commands find them again.
 
-``data.json`` in a run folder: the name or path that was given and the options it was loaded with.
+``data.json`` in a run folder: the name or path that was given, the options it was loaded with, and what new
+rows have to be prepared with: names of the features, their scaling, names of the classes. So predictions
+need the run folder and the new rows alone.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,21 +52,86 @@ class Source:
         return Source(data if data in NAMES else str(Path(data).expanduser().resolve()), **given)
 
 
-def remember(folder: Path, source: Source) -> None:
+@dataclass(frozen=True)
+class Preparation:
+    """What makes inputs for a run's network of a row of values, and names of what it predicts."""
+
+    #: Columns of a CSV file, in order; None: all columns that are there.
+    features: list[str] | None = None
+    #: (x - mean) / deviation a feature, as in training; None: as they are.
+    mean: list[float] | None = None
+    deviation: list[float] | None = None
+    class_names: list[str] | None = None
+
+    @staticmethod
+    def of(dataset: Dataset) -> Preparation:
+        mean, deviation = (None, None) if dataset.scaling is None else (t.tolist() for t in dataset.scaling)
+        names, classes = (
+            None if values is None else list(values)
+            for values in (dataset.feature_names, dataset.class_names)
+        )
+        return Preparation(names, mean, deviation, classes)
+
+    def scaled(self, x: torch.Tensor) -> torch.Tensor:
+        if self.mean is None or len(self.mean) != x.shape[1]:  # another count is reported as such
+            return x
+        return (x - x.new_tensor(self.mean)) / x.new_tensor(self.deviation)
+
+
+def remember(folder: Path, source: Source, dataset: Dataset) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {**asdict(source), "preparation": asdict(Preparation.of(dataset))}
     with replace_file(folder / FILE) as temporary:
-        temporary.write_text(json.dumps(asdict(source), indent=1) + "\n")
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def check_same_data(folder: Path, source: Source) -> None:
+    """Refuse to continue a run with other data, or with the same data read in another way."""
+    path = folder / FILE
+    if not path.exists():
+        return
+    known = _read(path)[0]
+    for name in ("data", "seed", "options", "validation"):
+        old, new = getattr(known, name), getattr(source, name)
+        if old != new:
+            raise ValueError(
+                f"{folder} holds a run with {name} {old!r}, not {new!r}; give another folder, or --restart"
+            )
+
+
+def _read(path: Path) -> tuple[Source, Preparation | None]:
+    content = json.loads(path.read_text())
+    preparation = content.pop("preparation", None)
+    return Source(**content), None if preparation is None else Preparation(**preparation)
 
 
 def source_of(run: Run, data: str | None = None, root: str | None = None) -> Source:
     """The run's data; or ``data`` in its place, with the run's options where it is the same kind of file."""
+    from ..data import NAMES
+
     path = run.folder / FILE
-    if path.exists():
-        known = Source(**json.loads(path.read_text()))
-    else:
-        known = Source(str(run.config["dataset"]))
+    known = _read(path)[0] if path.exists() else Source(str(run.config["dataset"]))
     if data is not None:
-        known = Source.of(data, seed=known.seed, options=known.options, validation=known.validation)
-    return known if root is None else Source(**{**asdict(known), "root": root})
+        same_kind = (data in NAMES) == (known.data in NAMES)
+        known = Source.of(
+            data, root=known.root, seed=known.seed, options=known.options if same_kind else {},
+            validation=known.validation,
+        )
+    return known if root is None else replace(known, root=root)
+
+
+def preparation_of(run: Run) -> Preparation:
+    """As remembered; of the data where an older run has nothing on file, and nothing where they are gone."""
+    from ..data import DataError, MissingDataError
+
+    path = run.folder / FILE
+    known = _read(path)[1] if path.exists() else None
+    if known is not None:
+        return known
+    try:
+        return Preparation.of(source_of(run).load())
+    except (DataError, MissingDataError, ValueError):
+        return Preparation()
 
 
 def dataset_of(run: Run, data: str | None = None, root: str | None = None) -> Dataset:
@@ -80,99 +147,69 @@ def dataset_of(run: Run, data: str | None = None, root: str | None = None) -> Da
     return dataset
 
 
-def new_inputs(run: Run, data: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+def new_inputs(
+    run: Run, data: str, root: str | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Inputs [n, p] to predict for, and their targets where they are known.
 
     ``data``: a named set (its test rows), an .npz file with ``x``, or a CSV file with the columns of
     features that the run was trained on (any order; a column with the target may be there). Features are
-    standardised where those of training were.
+    standardised where those of training were, with the same means and deviations.
     """
     import torch
 
     from ..data import NAMES
 
-    inputs = run.config["sizes"][0]
+    inputs, y = run.config["sizes"][0], None
+    preparation = preparation_of(run)
     if data in NAMES:
-        dataset = source_of(run, data).load()
-        x, y = dataset.x_test, dataset.y_test if dataset.name == run.config["dataset"] else None
+        dataset = source_of(run, data, root).load()
+        x = dataset.x_test
+        if dataset.name == run.config["dataset"]:
+            y = dataset.y_test
     else:
         path = Path(data).expanduser()
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}")
-        source = source_of(run)
         if path.name.lower().endswith(".npz"):
-            x, y = _npz_inputs(path), None
+            x = _npz_inputs(path)
         elif path.name.lower().endswith((".csv", ".csv.gz")):
-            x, y = _csv_inputs(path, source), None
+            x = _csv_inputs(path, source_of(run), preparation.features)
         else:
             raise ValueError(
                 f"{path.name}: expected one of {', '.join(NAMES)}, or a .csv, .csv.gz or .npz file"
             )
-        if source.options.get("standardise"):
-            raw = source.load(standardise=False).x_train.double()
-            x = (x - raw.mean(0)) / raw.std(0, correction=0)
-        x = x.to(torch.float32)
     if x.shape[1] != inputs:
         raise ValueError(f"{data} has {x.shape[1]} inputs a row; the network of {run.folder} takes {inputs}")
-    return x, y
+    return preparation.scaled(x.double()).to(torch.float32), y
 
 
 def _npz_inputs(path: Path) -> torch.Tensor:
     import numpy as np
     import torch
 
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            name = next((n for n in ("x", "x_test") if n in arrays), None)
-            if name is None:
-                raise ValueError(
-                    f"{path} holds {', '.join(arrays) or 'no arrays'}; expected an array x [n, ...]"
-                )
-            x = arrays[name]
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{path} is not a readable .npz file: {error}") from error
+    from ..data.npz_file import read_npz
+
+    ((name, x),) = read_npz(path, [("x",), ("x_test",)]).items()
     if x.ndim < 2 or x.dtype.kind not in "biuf":
         raise ValueError(f"{path}: {name} is {x.dtype} {list(x.shape)}; expected numbers [n, ...]")
-    return torch.from_numpy(np.ascontiguousarray(x).reshape(len(x), -1).astype(np.float64))
+    x = np.ascontiguousarray(x).reshape(len(x), -1).astype(np.float64)
+    if not np.isfinite(x).all():
+        row, column = np.argwhere(~np.isfinite(x))[0].tolist()
+        raise ValueError(f"{path}: {name} holds {x[row, column]} in row {row}; expected finite numbers")
+    return torch.from_numpy(x)
 
 
-def _csv_inputs(path: Path, source: Source) -> torch.Tensor:
+def _csv_inputs(path: Path, source: Source, features: Sequence[str] | None) -> torch.Tensor:
     import torch
 
     from ..data.csv_file import read_csv
 
     how = {k: v for k, v in source.options.items() if k in ("header", "delimiter")}
-    features = _feature_columns(source, how)
-    table = read_csv(path, lambda columns: (features or columns, ()), **how)
+    table = read_csv(path, lambda columns: (columns if features is None else features, ()), **how)
     return torch.from_numpy(table.numbers)
 
 
-def _feature_columns(source: Source, how: dict[str, Any]) -> Sequence[str] | None:
-    """Names of the features that the run was trained on, in order; None where they had no names."""
-    from ..data.csv_file import read_csv
-
-    if not source.data.lower().endswith((".csv", ".csv.gz")):
-        return None
-    columns: list[str] = []
-
-    def note(names: tuple[str, ...]) -> tuple[Sequence[str], Sequence[str]]:
-        columns.extend(names)
-        return (), ()
-
-    read_csv(Path(source.data), note, **how)
-    ignored = source.options.get("ignore") or ()
-    left = [name for name in columns if name not in ignored]
-    target = source.options.get("target") or left[-1]
-    return [name for name in left if name != target]
-
-
-def class_names_of(run: Run) -> tuple[str, ...] | None:
-    """Names of the classes that the run's network tells apart, where its data are still there."""
-    from ..data import DataError, MissingDataError
-
-    if run.config["likelihood"] not in ("categorical", "bernoulli"):
-        return None
-    try:
-        return source_of(run).load().class_names
-    except (DataError, MissingDataError, ValueError):
-        return None
+def class_names_of(run: Run) -> list[str] | None:
+    """Names of the classes that the run's network tells apart, where they are known."""
+    return preparation_of(run).class_names

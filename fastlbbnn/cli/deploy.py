@@ -70,12 +70,17 @@ def select(
         raise typer.BadParameter(f"--threshold or --criterion {criterion}: give one of them")
     use_threads(threads)
     run = load_run(folder)
+    if not any(p.gamma == "MED" for p in run.method.predictions):
+        raise ValueError(
+            f"{run.method.name} has no inclusion probabilities to select weights by; select is for the LBBNN "
+            "methods"
+        )
     model = run.model(network)
     tried: list[dict[str, Any]] = []
     if criterion == "most-probable":
         model = _most_probable(model, seed)
     elif criterion != "median":
-        threshold, tried = _best(run, model, criterion, samples, rows, seed, data, root)
+        threshold, tried = _best(run, model, network, criterion, samples, rows, seed, data, root)
     found = _select(model, 0.5 if threshold is None else threshold, not means_only)
     path = out if out is not None else folder / "selected.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,14 +101,24 @@ def _most_probable(model: Any, seed: int) -> Any:
     import torch
 
     from ..criteria import most_probable_model, with_structure
+    from ..structure import is_connected
 
     generator = torch.Generator().manual_seed(seed)
-    return with_structure(model, most_probable_model(model, generator=generator).indicators)
+    found = with_structure(model, most_probable_model(model, generator=generator).indicators)
+    if is_connected(found):
+        return found
+    typer.echo(
+        "the most probable structure has no path from an input to an output, so that it would be a constant; "
+        "the median model instead",
+        err=True,
+    )
+    return model
 
 
 def _best(
     run: Any,
     model: Any,
+    network: str,
     criterion: str,
     samples: int,
     rows: int,
@@ -132,7 +147,7 @@ def _best(
         x[kept],
         y[kept],
         criterion,
-        likelihood=dataset.likelihood,
+        likelihood=run.likelihood(network),
         samples=samples,
         generator=generator,
     )

@@ -45,7 +45,11 @@ def reproduce(
     ] = Path("results"),
     authors: Annotated[
         Path | None,
-        optional(metavar="DIR", help="Results of the authors' objective (JSON), for a column of their own."),
+        optional(
+            metavar="DIR",
+            help="Results of the authors' objective (JSON), for a column of their own; by default "
+            "OUT/authors, where that is a folder.",
+        ),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -95,6 +99,8 @@ def reproduce(
         raise typer.BadParameter(f"{recipe!r}; expected paper, ours or both", param_hint="--recipe")
     if authors is not None and not authors.is_dir():
         raise typer.BadParameter(f"{authors} is no folder", param_hint="--authors")
+    if authors is None and (out / "authors").is_dir():
+        authors = out / "authors"
     with wrong_call("--methods"):
         names = tuple(find_method(name).name for name in _split(methods))
     with wrong_call("--widths"):

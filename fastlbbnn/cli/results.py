@@ -104,6 +104,7 @@ def predict(
     network: Network = "trained",
     seed: Seed = 0,
     threads: Threads = None,
+    root: Root = None,
     as_json: Json = False,
 ) -> None:
     """Predict: class probabilities, their uncertainty, and a decision or a doubt a row.
@@ -132,7 +133,7 @@ def predict(
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .csv or .npz", param_hint="--out")
     use_threads(threads)
     run = load_run(folder)
-    x, y = new_inputs(run, data)
+    x, y = new_inputs(run, data, root)
     model = run.model(network)
     if chosen in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
         threshold = resolve_threshold(model, threshold)

@@ -26,6 +26,7 @@ COLUMNS = {
     "brier": ("Brier", "{:.4f}".format),
     "coverage": ("coverage", "{:.3f}".format),
     "density": ("density", "{:.4f}".format),
+    "threshold": ("threshold", "{:.4g}".format),
 }
 
 #: What the paper's names mean.
@@ -36,7 +37,12 @@ LEGEND = (
 
 
 def run_table(results: dict[str, Any]) -> str:
-    return table(results["rows"], COLUMNS)
+    """The rows; thresholds only where a median model needed another one than 0.5, and then why."""
+    from ..evaluation import no_path_note
+
+    note = no_path_note(results["rows"])
+    columns = {key: how for key, how in COLUMNS.items() if key != "threshold" or note}
+    return table(results["rows"], columns) + ("" if note is None else f"\n\n{note}")
 
 
 @app.command(short_help="Train a network by a recipe.")
@@ -82,6 +88,16 @@ def train(
         str | None,
         optional(help="Of a file: categorical, bernoulli, gaussian or poisson; by default by its target."),
     ] = None,
+    no_header: Annotated[
+        bool, typer.Option("--no-header", help="Of a CSV file without names: columns are called 1, 2, ...")
+    ] = False,
+    delimiter: Annotated[
+        str | None, optional(metavar="CHAR", help="Of a CSV file: what stands between values, if no comma.")
+    ] = None,
+    test_share: Annotated[
+        float | None,
+        optional(metavar="SHARE", help="Of digits or a file: rows to test on; by default a fifth."),
+    ] = None,
     standardise: Annotated[
         bool, typer.Option("--standardise", help="Of a file: features to mean 0 and deviation 1.")
     ] = False,
@@ -108,7 +124,7 @@ def train(
     from ..methods import METHODS, find_method
     from ..training import find_recipe, load_run
     from ..training import train as train_run
-    from .data import Source, remember
+    from .data import Source, check_same_data, remember
 
     if method == "list":
         typer.echo("\n".join(f"{m.name:<16} {m.summary}" for m in METHODS.values()))
@@ -128,14 +144,20 @@ def train(
             if min(sizes) < 1:
                 raise ValueError(f"{hidden}: expected positive numbers")
         chosen = replace(chosen, hidden=tuple(sizes))
-    if validation is not None and not 0.0 < validation < 1.0:
-        raise typer.BadParameter(f"{validation}: expected a share between 0 and 1", param_hint="--validation")
+    for option, share in (("--validation", validation), ("--test-share", test_share)):
+        if share is not None and not 0.0 < share < 1.0:
+            raise typer.BadParameter(f"{share}: expected a share between 0 and 1", param_hint=option)
+    if delimiter is not None and len(delimiter) != 1:
+        raise typer.BadParameter(f"{delimiter!r}: expected one character", param_hint="--delimiter")
 
     options = {
         "target": target,
         "ignore": ignore or None,
         "likelihood": likelihood,
         "standardise": standardise or None,
+        "header": False if no_header else None,
+        "delimiter": delimiter,
+        "test_share": test_share,
     }
     options = {k: v for k, v in options.items() if v is not None}
     source = Source.of(data, root=root, seed=data_seed, options=options, validation=validation)
@@ -147,6 +169,10 @@ def train(
     folder = out if out is not None else Path("runs") / f"{dataset.name}-{method}-{chosen_name}-{seed}"
     if not as_json:
         typer.echo(f"{method} on {dataset!r}", err=True)
+    if restart or not (folder / "run.json").exists():
+        remember(folder, source, dataset)
+    else:
+        check_same_data(folder, source)
     with interruptible("the same command again continues from the last checkpoint"):
         train_run(
             method,
@@ -157,7 +183,6 @@ def train(
             resume=not restart,
             progress=False if as_json else None,
         )
-        remember(folder, source)
         run = load_run(folder)
         results = _evaluated(run, dataset, samples) if evaluate_too else None
     if as_json:

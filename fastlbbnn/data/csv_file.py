@@ -94,7 +94,8 @@ def _check_header(path: Path, columns: tuple[str, ...]) -> None:
     if all(is_number(name) for name in columns):
         raise DataError(
             f"{path}: the first line holds only numbers ({', '.join(columns[:5])}, ...); expected the names "
-            "of the columns: for a file without them pass header=False"
+            "of the columns: for a file without them pass header=False "
+            "(--no-header)"
         )
     twice = [name for i, name in enumerate(columns) if name in columns[:i]]
     if twice:

@@ -30,6 +30,10 @@ class Dataset:
     input_shape: tuple[int, ...]
     #: What the held-out part is: "test" data, or a "validation" part of the training data.
     held_out: str = "test"
+    #: Names of the inputs, where they have some: columns of a CSV file.
+    feature_names: tuple[str, ...] | None = None
+    #: Mean and standard deviation of each input, float64 [p], that were taken out; None: left as they are.
+    scaling: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.likelihood not in LIKELIHOODS:

@@ -10,6 +10,7 @@ and standard deviation 1 over the training rows.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,7 +60,8 @@ def load_csv(
     table = read_csv(path, choose, header=header, delimiter=delimiter)
     y = _target_column(path, table, target, likelihood)
     parts = _split(table.numbers, y, test_share, seed)
-    return _dataset(path, *parts, features, target, likelihood, standardise)
+    found = _dataset(path, *parts, features, target, likelihood, standardise)
+    return dataclasses.replace(found, feature_names=tuple(features))
 
 
 def _target_column(path: Path, table: Table, target: str, likelihood: str | None) -> np.ndarray:
@@ -149,8 +151,10 @@ def _dataset(
     input_shape = x_train.shape[1:]
     x_train, x_test = (x.reshape(len(x), -1).astype(np.float64) for x in (x_train, x_test))
     y_train, y_test = (y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y for y in (y_train, y_test))
+    scaling = None
     if standardise:
-        x_train, x_test = _standardised(path, x_train, x_test, features)
+        scaling = _mean_and_deviation(path, x_train, features)
+        x_train, x_test = ((x - scaling[0]) / scaling[1] for x in (x_train, x_test))
     y_train, y_test, likelihood, class_names = _targets(path, y_train, y_test, target, likelihood)
     x_train, x_test = (_single(path, x, features) for x in (x_train, x_test))
     return Dataset(
@@ -158,6 +162,7 @@ def _dataset(
         classes=None if class_names is None else len(class_names),
         class_names=class_names,
         input_shape=tuple(input_shape),
+        scaling=None if scaling is None else tuple(map(torch.from_numpy, scaling)),
     )
 
 
@@ -175,10 +180,10 @@ def _single(path: Path, values: np.ndarray, columns: Sequence[str]) -> np.ndarra
     return single
 
 
-def _standardised(
-    path: Path, x_train: np.ndarray, x_test: np.ndarray, features: Sequence[str]
+def _mean_and_deviation(
+    path: Path, x_train: np.ndarray, features: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(x - mean) / deviation a column, both of the training rows."""
+    """Of each column of the training rows."""
     constant = np.flatnonzero((x_train == x_train[0]).all(0))
     if len(constant):
         names = ", ".join(repr(features[i]) for i in constant[:5]) + ", ..." * (len(constant) > 5)
@@ -187,8 +192,7 @@ def _standardised(
             "training rows cannot be standardised; remove them (ignore= for CSV files) or pass "
             "standardise=False"
         )
-    mean, deviation = x_train.mean(0), x_train.std(0)
-    return (x_train - mean) / deviation, (x_test - mean) / deviation
+    return x_train.mean(0), x_train.std(0)
 
 
 def _targets(

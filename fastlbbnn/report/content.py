@@ -10,7 +10,7 @@ from torch import nn
 
 from .. import metrics, plots
 from ..data import Dataset
-from ..evaluation import evaluate_run
+from ..evaluation import evaluate_run, no_path_note
 from ..nn.linear import BayesianLinear
 from ..prediction import predict_interval
 from ..structure import chain, inclusion_of_weights, kept_weights, resolve_threshold, structure_of
@@ -57,6 +57,9 @@ def _predictions(results: dict[str, Any], dataset: Dataset) -> Section:
     for stage in dict.fromkeys(row["stage"] for row in results["rows"]):
         rows = [row for row in results["rows"] if row["stage"] == stage]
         section.tables.append({"caption": STAGES.get(stage, stage), **prediction_rows(rows)})
+    note = no_path_note(results["rows"])
+    if note is not None:
+        section.text.append(note)
     used = {row["gamma"] for row in results["rows"]}
     section.tables.append(
         {

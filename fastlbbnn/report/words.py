@@ -30,7 +30,7 @@ _COLUMNS = {
     "accuracy": ("accuracy", "{:.4f}"), "accuracy_at_095": ("accuracy, decided", "{:.4f}"),
     "classified_at_095": ("decided", "{:,}"), "rmse": ("RMSE", "{:.4g}"), "nll": ("NLL", "{:.4f}"),
     "ece": ("ECE", "{:.4f}"), "brier": ("Brier", "{:.4f}"), "coverage": ("coverage", "{:.3f}"),
-    "density": ("density", "{:.4f}"),
+    "density": ("density", "{:.4f}"), "threshold": ("threshold", "{:.4g}"),
 }  # fmt: skip
 
 
@@ -41,6 +41,8 @@ def has(value: Any) -> bool:
 def prediction_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Headings and cells; measures that no row has are left out."""
     shown = {key: how for key, how in _COLUMNS.items() if any(has(row.get(key)) for row in rows)}
+    if all(row.get("threshold", 0.5) == 0.5 for row in rows):
+        shown.pop("threshold", None)
     return {
         "head": [heading for heading, _ in shown.values()],
         "rows": [

@@ -81,11 +81,14 @@ class Job:
         return recipe
 
     def is_done(self) -> bool:
-        """Trained, evaluated with as many draws, and timed."""
+        """Trained by this recipe, evaluated with as many draws, and timed."""
+        from ..training.recipes import same_settings
+
         folder = Path(self.folder)
         config, results = _json(folder / "run.json"), _json(folder / "results.json")
         return (
             config is not None and config.get("status") == "finished"
+            and same_settings(config["settings"], self.recipe_object().on(self.dataset_name).settings())
             and results is not None and results.get("samples") == self.samples
             and (folder / "timing.json").exists()
         )  # fmt: skip

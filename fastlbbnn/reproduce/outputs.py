@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import metrics
+from ..evaluation import no_path_note
 from ..methods import METHODS
 from ..prediction import predict
 from ..training import load_run
@@ -94,7 +95,8 @@ def predictions(ctx: Context) -> Part:
     text = []
     for dataset in ctx.datasets:
         part = [row for row in found if row["dataset"] == dataset_label(dataset)]
-        text.append(_prediction_text(dataset_label(dataset), part))
+        own = [row for row in ours if row["dataset"] == dataset_label(dataset)]
+        text.append(_prediction_text(dataset_label(dataset), part) + _no_path_text(own))
     return Part("Predictions", "\n".join(text), (ran, path))
 
 
@@ -121,6 +123,21 @@ def _prediction_text(dataset: str, rows: list[Row]) -> str:
         + f"\n### {dataset}: decisions at 0.95\n\nAccuracy where decided, and how many were.\n\n"
         + by_source(rows, _HEADINGS, decided)
     )
+
+
+def _no_path_text(rows: list[Row]) -> str:
+    """How many median models had no path, and what was done about it."""
+    note = no_path_note(rows)
+    if note is None:
+        return ""
+    median = {(row["method"], row["source"], row["seed"]): row for row in rows if row["gamma"] == "MED"}
+    counts = []
+    for method, source in dict.fromkeys(key[:2] for key in median):
+        runs = [row for key, row in median.items() if key[:2] == (method, source)]
+        count = sum(row["threshold"] != 0.5 for row in runs)
+        if count:
+            counts.append(f"{method} ({source}) {count} of {len(runs)} runs")
+    return f"\n{note} So it is with {', '.join(counts)}.\n"
 
 
 def _range(counts: list[int]) -> str:
@@ -226,10 +243,15 @@ def pruning(ctx: Context) -> Part:
                     "runs": 10, "accuracy": row[f"{kind}_pruned_acc"], "accuracy_min": row[f"{kind}_min"],
                     "accuracy_max": row[f"{kind}_max"],
                 })  # fmt: skip
+    found += _authors_pruned(ctx, {row["dataset"] for row in found})
     found.sort(key=lambda row: (row["dataset"], -row["density"]))
     path = write_csv(ctx.folder / "pruning.csv", found)
     text = []
-    hows = ["paper, neuron pruning", "paper, weight pruning", *_PRUNERS, "gradual, retrained"]
+    order = [
+        "paper, neuron pruning", "paper, weight pruning", "authors, neurons", "authors, weights", *_PRUNERS,
+        "gradual, retrained",
+    ]  # fmt: skip
+    hows = [how for how in order if any(row["how"] == how for row in found)]
     for dataset in sorted({row["dataset"] for row in found}):
         part = [row for row in found if row["dataset"] == dataset]
         cells = {(row["density"], row["how"]): spread(row, "accuracy") for row in part}
@@ -242,6 +264,16 @@ def pruning(ctx: Context) -> Part:
         "have. By what ours give, the headings of the paper's two columns are exchanged.\n\n"
     )
     return Part("Pruned frequentist networks", note + "\n".join(text), (ran, path))
+
+
+def _authors_pruned(ctx: Context, datasets: set[str]) -> list[Row]:
+    """Of the authors' objective: its rows name how and to which density, "weights 0.307"."""
+    rows = []
+    for row in ctx.authors("rows"):
+        kind, _, density = row["gamma"].partition(" ")
+        if row["dataset"] in datasets and row["method"] == "FNN" and kind in ("weights", "neurons"):
+            rows.append({**row, "how": f"authors, {kind}", "density": float(density)})
+    return summarise(rows, ("dataset", "density", "how"), ("accuracy",))
 
 
 def _densities(dataset: str) -> list[float]:

@@ -7,6 +7,7 @@ the method's network is built with. ``paper`` recipes hold the settings of the p
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -89,6 +90,18 @@ class Recipe:
             # Both kinds of post-training follow the main stage, not each other.
             previous = until if stage.saves in (None, "trained") else previous
         return replace(self, stages=tuple(stages), name=f"{self.name}, {epochs} epochs")
+
+
+def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two ``Recipe.settings()``, from a file or not, are of one recipe.
+
+    Words about a recipe are not part of it: a run may go on when they are put better.
+    """
+    one, other = (
+        {key: value for key, value in json.loads(json.dumps(settings)).items() if key != "notes"}
+        for settings in (one, other)
+    )
+    return one == other
 
 
 def _lbbnn_stages(

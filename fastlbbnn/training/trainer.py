@@ -6,7 +6,6 @@ of the weights, Adam with a step size a kind of parameter.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -27,10 +26,9 @@ from ..objective import bayesian_layers, elbo
 from ..optim import Adam, param_groups
 from ..prediction import density
 from ..priors import EmpiricalBayesPrior
-from ..structure import resolve_threshold
 from .checkpoint import Checkpoint, load_network, save_checkpoint, save_network
 from .pruning import GradualPruning, weight_density
-from .recipes import Recipe, Stage, find_recipe
+from .recipes import Recipe, Stage, find_recipe, same_settings
 from .run import FORMAT, load_run, read_history, versions, write_history, write_json
 
 #: A checkpoint costs a tenth of a second or so: at most one in this many seconds, and one a stage.
@@ -93,16 +91,11 @@ def _check_same(
 ) -> None:
     expected = {"method": method, "dataset": dataset.name, "seed": seed, "n_train": dataset.n_train}
     different = [f"{k} {config[k]!r}, not {v!r}" for k, v in expected.items() if config[k] != v]
-    # Words about a recipe are not part of it: a run may go on when they are put better.
-    old, new = (
-        {key: value for key, value in settings.items() if key != "notes"}
-        for settings in (config["settings"], json.loads(json.dumps(recipe.settings())))
-    )
-    if old != new:
+    if not same_settings(config["settings"], recipe.settings()):
         different.append("another recipe")
     if different:
         raise ValueError(
-            f"{folder} holds a run with {'; '.join(different)}; give another folder for this one"
+            f"{folder} holds a run with {'; '.join(different)}; delete it, or give another folder"
         )
 
 
@@ -199,15 +192,14 @@ class _Trainer:
         write_history(self.folder / "history.csv", self.history)
 
     def _median_threshold(self, stage: Stage) -> float:
-        """The threshold of the median model that a stage trains: 0.5, or where that leaves no path from an
-        input to an output, the closest one that does; there would be nothing but biases to train.
+        """The threshold of the median model that a stage trains; without a path there would be nothing but
+        biases to train.
 
         Such a stage moves no inclusion probability, so a run that continues within it finds the same one.
         """
-        has_median = any(p.gamma == "MED" for p in self.run.method.predictions)
-        if stage.mode != WeightMode.MEDIAN.value or not has_median:
+        if stage.mode != WeightMode.MEDIAN.value:
             return 0.5
-        return resolve_threshold(self.network, 0.5, warn=False)
+        return self.run.method.median_threshold(self.network)
 
     def _save(self, index: int, stage_start: int, optimizer: Adam) -> None:
         # The history first: a checkpoint says how many of its rows are its own.

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from tiny_runs import make_images, make_run, write_npz
 from typer.testing import CliRunner
 
 from fastlbbnn.cli import app
 from fastlbbnn.cli.data import Source, remember
+from fastlbbnn.objective import bayesian_layers
 from fastlbbnn.sparse import read_artifact
+from fastlbbnn.training import load_run
+from fastlbbnn.training.checkpoint import save_network
 
 
 def call(*arguments: object, code: int = 0):
@@ -37,7 +43,8 @@ def run(tmp_path_factory, data) -> Path:
     """A trained run that knows where its data are."""
     folder = tmp_path_factory.mktemp("runs") / "lbbnn"
     make_run(folder)
-    remember(folder, Source(str(data)))
+    source = Source(str(data))
+    remember(folder, source, source.load())
     return folder
 
 
@@ -104,6 +111,62 @@ def test_a_csv_file_with_its_own_target_and_standardised_features(tmp_path):
     assert got == pytest.approx(p.numpy(), abs=1e-5)
 
 
+def write_rows(path: Path, header: bool = True, delimiter: str = ",", noise: float = 0.0) -> Path:
+    """Sixteen features and, in the last column, a class."""
+    x, y = make_images(90, 5)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        if header:
+            writer.writerow([*(f"f{i}" for i in range(16)), "class"])
+        writer.writerows([*(10.0 + 5.0 * v + noise for v in x[i].tolist()), int(y[i])] for i in range(90))
+    return path
+
+
+def test_predictions_need_the_run_folder_alone(tmp_path):
+    """Not the training file, which may change or go; and validation rows change no scaling."""
+    path, run = write_rows(tmp_path / "rows.csv"), tmp_path / "run"
+    call_json(*tiny(path, run, "--standardise", "--validation", 0.3))
+    new = write_rows(tmp_path / "new.csv")
+    before = call_json("predict", run, new, "--mode", "mean")["rows"]
+    whole = Source(str(path), options={"standardise": True}).load()
+    from fastlbbnn import predict
+    from fastlbbnn.training import load_run
+
+    x = torch.tensor([[float(v) for v in row[:16]] for row in list(csv.reader(new.open()))[1:]])
+    mean, deviation = whole.scaling
+    p = predict(load_run(run).model(), ((x.double() - mean) / deviation).float(), mode="mean")
+    got = np.array([[row[f"p_{c}"] for c in range(3)] for row in before])
+    assert got == pytest.approx(p.numpy(), abs=1e-6)
+    write_rows(path, noise=100.0)
+    assert call_json("predict", run, new, "--mode", "mean")["rows"] == before
+    path.unlink()
+    assert call_json("predict", run, new, "--mode", "mean")["rows"] == before
+
+
+def test_files_without_names_and_with_other_delimiters(tmp_path):
+    path = write_rows(tmp_path / "rows.csv", header=False, delimiter=";")
+    options = ("--no-header", "--delimiter", ";", "--test-share", 0.5)
+    found = call_json(*tiny(path, tmp_path / "run", *options))
+    assert found["config"]["sizes"] == [16, 6, 3] and found["results"]["n_test"] == 45
+    assert len(call_json("predict", tmp_path / "run", path)["rows"]) == 90
+
+
+def test_an_interrupted_run_knows_its_data(tmp_path, monkeypatch):
+    path, run = write_rows(tmp_path / "rows.csv"), tmp_path / "run"
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fastlbbnn.training.trainer._Trainer._finish", interrupt)
+        call(*tiny(path, run, "--standardise"), code=130)
+    as_it_is = call_json("evaluate", run, "--samples", 3)["rows"]
+    other = CliRunner().invoke(app, [str(a) for a in tiny(path, run)])
+    assert "holds a run with options" in str(other.exception)
+    finished = call_json(*tiny(path, run, "--standardise"))["results"]["rows"]
+    assert finished == as_it_is
+
+
 def test_evaluate_writes_what_it_shows(run):
     found = call_json("evaluate", run, "--samples", 3)
     assert json.loads((run / "results.json").read_text()) == found
@@ -166,6 +229,29 @@ def test_select_resolves_a_network_without_a_path_and_says_so(run):
     assert 0.0 < found["threshold"] < 0.9999999 and found["active"] > 0
 
 
+def test_a_most_probable_model_without_a_path_is_not_written(run, tmp_path, monkeypatch):
+    found = call_json("select", run, "-o", tmp_path / "median.safetensors")
+    nothing = lambda model, **_: SimpleNamespace(  # noqa: E731
+        indicators=[torch.zeros_like(layer.inclusion.probabilities()) > 0 for layer in bayesian_layers(model)]
+    )
+    monkeypatch.setattr("fastlbbnn.criteria.most_probable_model", nothing)
+    result = call("select", run, "--criterion", "most-probable", "-o", tmp_path / "m.safetensors", "--json")
+    assert "no path" in result.stderr and "median model instead" in result.stderr
+    assert json.loads(result.stdout)["kept"] == found["kept"]
+
+
+def test_evaluate_says_where_the_median_model_had_no_path(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    network = load_run(folder).model()
+    for layer in bayesian_layers(network):
+        layer.inclusion.omega.data.sub_(9.0)
+    save_network(folder / "trained.safetensors", network, stage="trained", epoch=1)
+    output = call("evaluate", folder, "--samples", 2).stdout
+    assert "threshold" in output and "no path from an input to an output" in output
+    assert "no path" not in call("evaluate", run, "--samples", 2).stdout
+
+
 def test_a_criterion_chooses_among_thresholds(run):
     found = call_json("select", run, "--criterion", "waic", "--samples", 5, "--rows", 40)
     best = min(found["tried"], key=lambda row: (row["criterion"], -row["threshold"]))
@@ -224,6 +310,10 @@ def test_a_wrong_call_exits_with_2_and_says_why(arguments, message, run, data, t
         (["report", "TMP"], "is no run folder"),
         (["predict", "RUN", "TMP/missing.npz"], "there is no file"),
         (["predict", "RUN", "TMP/wrong.npz"], "takes 16"),
+        (["predict", "RUN", "TMP/nan.npz"], "holds nan in row 1"),
+        (["predict", "RUN", "TMP/cut.npz"], "is not a readable .npz file"),
+        (["predict", "RUN", "TMP/array.npz"], "is not a readable .npz file"),
+        (["select", "TMP/fnn"], "FNN has no inclusion probabilities"),
         (["predict", "RUN", "DATA", "--network", "first"], "has no network 'first'"),
         (["train", "TMP/missing.csv", "--out", "TMP/r"], "there is no file"),
         (["train", "surprise", "--out", "TMP/r"], "expected one of digits"),
@@ -231,6 +321,12 @@ def test_a_wrong_call_exits_with_2_and_says_why(arguments, message, run, data, t
 )
 def test_a_failure_raises_what_main_prints_with_exit_status_1(arguments, error, run, data, tmp_path):
     np.savez(tmp_path / "wrong.npz", x=np.zeros((3, 5)))
+    np.savez(tmp_path / "nan.npz", x=np.array([[0.0] * 16, [np.nan] * 16]))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "wrong.npz").read_bytes()[:100])
+    with (tmp_path / "array.npz").open("wb") as file:
+        np.save(file, np.zeros((3, 16)))
+    if "TMP/fnn" in arguments:
+        make_run(tmp_path / "fnn", "FNN")
     places = {"DATA": data, "RUN": run, "TMP": tmp_path}
     given = [str(places.get(a, a)).replace("TMP/", f"{tmp_path}/") for a in arguments]
     result = call(*given, code=1)
