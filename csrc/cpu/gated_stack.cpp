@@ -34,7 +34,8 @@ void finish_outputs(float* y, int64_t rows, int64_t cols, const float* bias, boo
       for (int64_t n = 0; n < cols; ++n) y[n] += bias[n];
     }
     if (relu) {
-      for (int64_t n = 0; n < cols; ++n) y[n] = y[n] > 0.0f ? y[n] : 0.0f;
+      // Written so that a NaN stays one, as in torch.
+      for (int64_t n = 0; n < cols; ++n) y[n] = y[n] < 0.0f ? 0.0f : y[n];
     }
   }
 }

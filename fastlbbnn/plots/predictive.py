@@ -86,7 +86,10 @@ def _legend(figure: Figure, truths: bool, red: bool) -> None:
         Line2D([], [], color=ORANGE, linewidth=2.2, label="averaged class probability"),
         Line2D([], [], color="black", linestyle="--", linewidth=0.8, label="95 %: decide above, doubt below"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    # An entry takes up to 2.4 inches: in narrow figures two rows of them.
+    fitting = max(1, int(figure.get_figwidth() / 2.4))
+    columns = len(handles) if fitting >= len(handles) else -(-len(handles) // 2)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
 def _panels(

@@ -159,3 +159,14 @@ def test_nan_parameters_are_named(backend):
         stack[1][1][2, 3] = float("nan")
     with pytest.raises(ValueError, match=r"rho.*\[2, 3\]"):
         functional.gated_mlp(torch.zeros(4, SIZES[0]), stack, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpp"])
+def test_a_nan_among_the_inputs_stays_one_through_the_relu(backend):
+    stack, x = make_stack(), torch.randn(4, SIZES[0])
+    x[1, 0] = torch.nan
+    y, _ = functional.gated_mlp(
+        x, stack, seeds=make_seeds(3), samples=1, blocks=[(1, 1)] * 3, temperatures=[0.5] * 3, hard=True,
+        backend=backend,
+    )
+    assert torch.equal(y.isnan().flatten(0, -2).any(-1), torch.tensor([False, True, False, False]))
