@@ -38,6 +38,7 @@ def answer(
     doubt: float = metrics.DOUBT_THRESHOLD,
     seed: int = 0,
     class_names: Sequence[str] | None = None,
+    target_scaling: tuple[Tensor, Tensor] | None = None,
 ) -> Answers:
     """Predict ``x`` [n, p].
 
@@ -45,12 +46,13 @@ def answer(
     ``mutual_information`` in nats, and the ``decision``: a class, or "doubt" where the confidence is below
     ``doubt``. Numbers: the ``mean`` of the response, a 95 % interval of a new observation (``lower``,
     ``upper``) and, where several networks are drawn, a 95 % credible interval of the mean (``mean_lower``,
-    ``mean_upper``); several outputs are numbered.
+    ``mean_upper``); several outputs are numbered, and ``target_scaling``, the mean and deviation that were
+    taken out of the targets of training (``Dataset.target_scaling``), are put back.
     """
     kind = as_likelihood(likelihood)
     how: dict[str, Any] = {"mode": mode, "samples": samples, "threshold": threshold, "likelihood": kind}
     if not kind.classes:
-        return _numbers(network, x, how, seed)
+        return _numbers(network, x, how, seed, target_scaling)
     draws = predict(network, x, **how, average=False, generator=torch.Generator().manual_seed(seed))
     p = class_probabilities(draws)
     average, parts = p.mean(0), entropy_parts(p)
@@ -64,7 +66,13 @@ def answer(
     return table
 
 
-def _numbers(network: nn.Module, x: Tensor, how: dict[str, Any], seed: int) -> Answers:
+def _numbers(
+    network: nn.Module,
+    x: Tensor,
+    how: dict[str, Any],
+    seed: int,
+    scaling: tuple[Tensor, Tensor] | None,
+) -> Answers:
     def interval(of: str) -> Interval:
         generator = torch.Generator().manual_seed(seed)
         return predict_interval(network, x, level=0.95, of=of, **how, generator=generator)
@@ -74,6 +82,8 @@ def _numbers(network: nn.Module, x: Tensor, how: dict[str, Any], seed: int) -> A
     if WeightMode(how["mode"]).random:
         mean = interval("mean")
         columns |= {"mean_lower": mean.lower, "mean_upper": mean.upper}
+    if scaling is not None:
+        columns = {name: values.double() * scaling[1] + scaling[0] for name, values in columns.items()}
     outputs = response.mean.shape[-1]
     return {
         f"{name}_{output + 1}" if outputs > 1 else name: values[..., output].numpy()

@@ -124,7 +124,7 @@ def _figures(p: Tensor, dataset: Dataset) -> dict[str, float]:
     """``p``: [n, outputs], probabilities, or means of the response."""
     y = dataset.y_test
     if dataset.likelihood not in ("categorical", "bernoulli"):
-        return {"rmse": metrics.rmse(p, y)}
+        return {"rmse": metrics.rmse(dataset.in_units(p), dataset.in_units(y))}
     sure = metrics.doubt_accuracy(p, y)
     return {
         "accuracy": metrics.accuracy(p, y),

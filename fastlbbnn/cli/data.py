@@ -62,15 +62,29 @@ class Preparation:
     mean: list[float] | None = None
     deviation: list[float] | None = None
     class_names: list[str] | None = None
+    #: What was taken out of the targets of a Gaussian likelihood, an output each.
+    target_mean: list[float] | None = None
+    target_deviation: list[float] | None = None
 
     @staticmethod
     def of(dataset: Dataset) -> Preparation:
-        mean, deviation = (None, None) if dataset.scaling is None else (t.tolist() for t in dataset.scaling)
+        mean, deviation, target_mean, target_deviation = (
+            None if t is None else t.tolist()
+            for t in (*(dataset.scaling or (None, None)), *(dataset.target_scaling or (None, None)))
+        )
         names, classes = (
             None if values is None else list(values)
             for values in (dataset.feature_names, dataset.class_names)
         )
-        return Preparation(names, mean, deviation, classes)
+        return Preparation(names, mean, deviation, classes, target_mean, target_deviation)
+
+    @property
+    def target_scaling(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        import torch
+
+        if self.target_mean is None:
+            return None
+        return tuple(torch.tensor(v, dtype=torch.float64) for v in (self.target_mean, self.target_deviation))
 
     def scaled(self, x: torch.Tensor) -> torch.Tensor:
         if self.mean is None or len(self.mean) != x.shape[1]:  # another count is reported as such
@@ -166,7 +180,7 @@ def new_inputs(
         dataset = source_of(run, data, root).load()
         x = dataset.x_test
         if dataset.name == run.config["dataset"]:
-            y = dataset.y_test
+            y = dataset.in_units(dataset.y_test)
     else:
         path = Path(data).expanduser()
         if not path.is_file():
@@ -209,7 +223,3 @@ def _csv_inputs(path: Path, source: Source, features: Sequence[str] | None) -> t
     table = read_csv(path, lambda columns: (columns if features is None else features, ()), **how)
     return torch.from_numpy(table.numbers)
 
-
-def class_names_of(run: Run) -> list[str] | None:
-    """Names of the classes that the run's network tells apart, where they are known."""
-    return preparation_of(run).class_names

@@ -123,7 +123,7 @@ def predict(
     from ..nn.modes import WeightMode
     from ..structure import resolve_threshold
     from ..training import load_run
-    from .data import class_names_of, new_inputs
+    from .data import new_inputs, preparation_of
 
     with wrong_call("--mode"):
         chosen = WeightMode(mode)
@@ -133,6 +133,7 @@ def predict(
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .csv or .npz", param_hint="--out")
     use_threads(threads)
     run = load_run(folder)
+    preparation = preparation_of(run)
     x, y = new_inputs(run, data, root)
     model = run.model(network)
     if chosen in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
@@ -146,7 +147,8 @@ def predict(
         threshold=threshold,
         doubt=doubt,
         seed=seed,
-        class_names=class_names_of(run),
+        class_names=preparation.class_names,
+        target_scaling=preparation.target_scaling,
     )
     if out is not None:
         answers.write(table, out)

@@ -101,6 +101,12 @@ def train(
     standardise: Annotated[
         bool, typer.Option("--standardise", help="Of a file: features to mean 0 and deviation 1.")
     ] = False,
+    raw_target: Annotated[
+        bool,
+        typer.Option(
+            "--raw-target", help="Of a file of numbers: train on the target as it is, not shifted and scaled."
+        ),
+    ] = False,
     validation: Annotated[
         float | None,
         optional(
@@ -158,6 +164,7 @@ def train(
         "header": False if no_header else None,
         "delimiter": delimiter,
         "test_share": test_share,
+        "scale_target": False if raw_target else None,
     }
     options = {k: v for k, v in options.items() if v is not None}
     source = Source.of(data, root=root, seed=data_seed, options=options, validation=validation)

@@ -34,6 +34,8 @@ class Dataset:
     feature_names: tuple[str, ...] | None = None
     #: Mean and standard deviation of each input, float64 [p], that were taken out; None: left as they are.
     scaling: tuple[Tensor, Tensor] | None = None
+    #: The same of the targets, [outputs], for a Gaussian likelihood: ``in_units`` puts it back.
+    target_scaling: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.likelihood not in LIKELIHOODS:
@@ -80,6 +82,13 @@ class Dataset:
     @property
     def n_test(self) -> int:
         return len(self.x_test)
+
+    def in_units(self, values: Tensor) -> Tensor:
+        """Targets, or predictions of them, [..., outputs] or [n], in the units of the data."""
+        if self.target_scaling is None:
+            return values
+        mean, deviation = (t.to(values.dtype) for t in self.target_scaling)
+        return values * deviation + mean
 
     def with_validation(self, share: float, seed: int) -> Dataset:
         """A share of the training rows, drawn at random, takes the place of the test part.

@@ -40,9 +40,9 @@ def load(
 
     ``root``: the folder with files of the named sets (else $FASTLBBNN_DATA, else a cache folder).
     ``seed``: of the split into training and test rows, where the data have none of their own.
-    Options: ``test_share`` (digits and files), ``download`` (mnist and fmnist); for files ``likelihood``
-    and ``standardise``, for CSV files ``target``, ``ignore``, ``header`` and ``delimiter``: see
-    ``fastlbbnn.data.tables``.
+    Options: ``test_share`` (digits and files), ``download`` (mnist and fmnist); for files ``likelihood``,
+    ``standardise`` and ``scale_target``, for CSV files ``target``, ``ignore``, ``header`` and ``delimiter``:
+    see ``fastlbbnn.data.tables``.
     """
     name = os.fspath(name_or_path)
     if name in _NAMED:

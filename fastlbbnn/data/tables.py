@@ -5,7 +5,9 @@ values, are classes ("categorical"); all other numbers are "gaussian". Two class
 ("bernoulli") and counts ("poisson") have to be asked for. Classes are numbered in sorted order.
 
 Features are left as they are (pixels of 0 to 255 too), or with ``standardise`` shifted and scaled to mean 0
-and standard deviation 1 over the training rows.
+and standard deviation 1 over the training rows. So are the targets of a Gaussian likelihood, unless
+``scale_target`` is False: priors and step sizes are made for outputs of size 1. ``Dataset.in_units`` puts
+predictions back, and commands, tables and reports give numbers in the data's own units.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ def load_csv(
     likelihood: str | None = None,
     test_share: float = 0.2,
     standardise: bool = False,
+    scale_target: bool = True,
 ) -> Dataset:
     """One row an observation; ``target`` names the column to predict (the last one if None), ``ignore``
     columns that are no features."""
@@ -60,7 +63,7 @@ def load_csv(
     table = read_csv(path, choose, header=header, delimiter=delimiter)
     y = _target_column(path, table, target, likelihood)
     parts = _split(table.numbers, y, test_share, seed)
-    found = _dataset(path, *parts, features, target, likelihood, standardise)
+    found = _dataset(path, *parts, features, target, likelihood, standardise, scale_target)
     return dataclasses.replace(found, feature_names=tuple(features))
 
 
@@ -91,6 +94,7 @@ def load_npz(
     likelihood: str | None = None,
     test_share: float = 0.2,
     standardise: bool = False,
+    scale_target: bool = True,
 ) -> Dataset:
     """Arrays ``x`` [n, ...] and ``y`` [n] or [n, k], or ``x_train``, ``y_train``, ``x_test``, ``y_test``."""
     separate = ("x_train", "y_train", "x_test", "y_test")
@@ -110,7 +114,7 @@ def load_npz(
             "the rows"
         )
     features = [str(i) for i in range(math.prod(parts[0].shape[1:]))]
-    return _dataset(path, *parts, features, "y", likelihood, standardise)
+    return _dataset(path, *parts, features, "y", likelihood, standardise, scale_target)
 
 
 LOADERS = {".npz": load_npz, ".csv": load_csv, ".csv.gz": load_csv}
@@ -147,6 +151,7 @@ def _dataset(
     target: str,
     likelihood: str | None,
     standardise: bool,
+    scale_target: bool,
 ) -> Dataset:
     input_shape = x_train.shape[1:]
     x_train, x_test = (x.reshape(len(x), -1).astype(np.float64) for x in (x_train, x_test))
@@ -157,12 +162,22 @@ def _dataset(
         x_train, x_test = ((x - scaling[0]) / scaling[1] for x in (x_train, x_test))
     y_train, y_test, likelihood, class_names = _targets(path, y_train, y_test, target, likelihood)
     x_train, x_test = (_single(path, x, features) for x in (x_train, x_test))
+    target_scaling = None
+    if likelihood == "gaussian" and scale_target:
+        columns = y_train.reshape(len(y_train), -1).astype(np.float64)
+        if (columns == columns[0]).all(0).any():
+            raise DataError(f"{path}, target {target!r} has one value in all training rows; expected some")
+        target_scaling = mean, deviation = columns.mean(0), columns.std(0)
+        if y_train.ndim == 1:
+            mean, deviation = mean[0], deviation[0]
+        y_train, y_test = (((y - mean) / deviation).astype(np.float32) for y in (y_train, y_test))
     return Dataset(
         path.name, *map(torch.from_numpy, (x_train, y_train, x_test, y_test)), likelihood,
         classes=None if class_names is None else len(class_names),
         class_names=class_names,
         input_shape=tuple(input_shape),
         scaling=None if scaling is None else tuple(map(torch.from_numpy, scaling)),
+        target_scaling=None if target_scaling is None else tuple(map(torch.from_numpy, target_scaling)),
     )
 
 

@@ -164,7 +164,7 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
 
 def _numbers(network: nn.Module, run: Run, dataset: Dataset, samples: int, seed: int) -> Section:
     """Regression and counts: predicted against observed."""
-    mean, lower, upper = predict_interval(
+    found = predict_interval(
         network,
         dataset.x_test,
         level=0.95,
@@ -174,12 +174,15 @@ def _numbers(network: nn.Module, run: Run, dataset: Dataset, samples: int, seed:
         likelihood=run.likelihood(run.stages[0]),
         generator=torch.Generator().manual_seed(seed),
     )
-    y = dataset.y_test.reshape(mean.shape)
+    mean, lower, upper = (dataset.in_units(values) for values in found)
+    y = dataset.in_units(dataset.y_test).reshape(mean.shape)
+    constant = dataset.in_units(dataset.y_train).reshape(-1, mean.shape[-1]).mean(0).expand_as(y)
     covered = ((y >= lower) & (y <= upper)).double().mean().item()
     section = Section("numbers", "Predicted and observed")
     section.text.append(
-        f"Root mean squared error {metrics.rmse(mean, y):.4g}; {100 * covered:.1f} % of the "
-        f"{dataset.held_out} rows lie in their 95 % intervals."
+        f"Root mean squared error {metrics.rmse(mean, y):.4g} (of the mean of the training rows, a "
+        f"constant, {metrics.rmse(constant, y):.4g}); {100 * covered:.1f} % of the {dataset.held_out} rows "
+        "lie in their 95 % intervals."
     )
     for column in range(mean.shape[-1]):
         limits = (lower[:, column], upper[:, column])

@@ -143,6 +143,26 @@ def test_predictions_need_the_run_folder_alone(tmp_path):
     assert call_json("predict", run, new, "--mode", "mean")["rows"] == before
 
 
+def test_numbers_come_back_in_the_units_of_the_data(tmp_path):
+    g = np.random.default_rng(0)
+    x = g.standard_normal((200, 2))
+    y = 1000.0 + 25.0 * x[:, 0] + 5.0 * g.standard_normal(200)
+    np.savez(tmp_path / "numbers.npz", x=x, y=y)
+    run = tmp_path / "run"
+    found = call_json("train", tmp_path / "numbers.npz", "--out", run, "--epochs", 60, "--hidden", 8)
+    rmse = [row["rmse"] for row in found["results"]["rows"] if row["gamma"] in ("SIM", "ALL")]
+    # The constant mean has 25.5, the noise alone 5.
+    assert max(rmse) < 13.0
+    rows = call_json("predict", run, tmp_path / "numbers.npz")["rows"]
+    mean, lower, upper = (np.array([row[k] for row in rows]) for k in ("mean", "lower", "upper"))
+    assert np.sqrt(((mean - y) ** 2).mean()) < 13.0
+    assert ((lower < y) & (y < upper)).mean() > 0.9
+    raw = call_json(
+        "train", tmp_path / "numbers.npz", "--out", tmp_path / "raw", "--epochs", 1, "--hidden", 8, "--raw-target"
+    )
+    assert min(row["rmse"] for row in raw["results"]["rows"]) > 500.0
+
+
 def test_files_without_names_and_with_other_delimiters(tmp_path):
     path = write_rows(tmp_path / "rows.csv", header=False, delimiter=";")
     options = ("--no-header", "--delimiter", ";", "--test-share", 0.5)

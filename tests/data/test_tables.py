@@ -62,10 +62,25 @@ def test_the_seed_and_the_share_make_the_split(csv):
 
 
 def test_the_target_is_chosen_by_name_and_columns_are_left_out(csv):
-    loaded = csv(IRIS, target="width", ignore="kind")
+    loaded = csv(IRIS, target="width", ignore="kind", scale_target=False)
     assert loaded.likelihood == "gaussian" and loaded.inputs == 1 and loaded.classes is None
     x, y = both(loaded)
     assert y.dtype == torch.float32 and torch.equal(y, x[:, 0] ** 2 / 4)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_targets_of_a_gaussian_likelihood_are_scaled_and_can_be_put_back(npz, columns):
+    g = np.random.default_rng(1)
+    x, y = g.random((50, 3)), 100.0 + 7.0 * g.standard_normal((50, columns))
+    loaded, raw = npz(x=x, y=y), npz({"scale_target": False}, x=x, y=y)
+    part = loaded.y_train.double().reshape(40, columns)
+    torch.testing.assert_close(part.mean(0), torch.zeros(columns).double(), rtol=0.0, atol=1e-6)
+    torch.testing.assert_close(part.std(0, correction=0), torch.ones(columns).double(), rtol=1e-6, atol=0.0)
+    assert raw.target_scaling is None and raw.in_units(raw.y_test) is raw.y_test
+    # Numbers of size 100 in float32, in three roundings.
+    torch.testing.assert_close(loaded.in_units(loaded.y_test), raw.y_test, rtol=0.0, atol=3 * 100 * 2**-23)
+    held = loaded.with_validation(0.5, 0)
+    assert held.target_scaling is loaded.target_scaling
 
 
 def test_whole_numbers_of_few_values_are_classes_unless_told_otherwise(csv):
@@ -185,7 +200,7 @@ def test_npz_is_split_by_the_seed_whatever_the_type(npz, dtype):
 
 def test_npz_targets_of_several_columns_and_truth_values(npz):
     x = np.random.default_rng(0).random((10, 3))
-    loaded = npz(x=x, y=x[:, :2] * 2)
+    loaded = npz({"scale_target": False}, x=x, y=x[:, :2] * 2)
     assert loaded.likelihood == "gaussian" and loaded.outputs == 2
     x32, y32 = both(loaded)
     assert torch.equal(y32, x32[:, :2] * 2)
