@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -85,12 +87,21 @@ def wrong_call(option: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def interruptible(again: str) -> Iterator[None]:
-    """Ctrl-C within says what to do next and exits with 130."""
+    """Ctrl-C within, or SIGTERM, as batch systems send it, says what to do next and exits with 130."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _interrupt) if main else None
     try:
         yield
     except KeyboardInterrupt:
         typer.echo(f"\ninterrupted; {again}", err=True)
         raise typer.Exit(130) from None
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def use_threads(count: int | None) -> int:

@@ -46,10 +46,12 @@ class Source:
 
     @staticmethod
     def of(data: str, **given: Any) -> Source:
-        """A path is kept whole, so that the run folder can be used from anywhere."""
+        """The path of a file is kept whole, so that the run folder can be used from anywhere."""
+        path = Path(data).expanduser()
         from ..data import NAMES
 
-        return Source(data if data in NAMES else str(Path(data).expanduser().resolve()), **given)
+        is_file = data not in NAMES and path.exists()
+        return Source(str(path.resolve()) if is_file else data, **given)
 
 
 @dataclass(frozen=True)
@@ -104,13 +106,20 @@ def check_same_data(folder: Path, source: Source) -> None:
     path = folder / FILE
     if not path.exists():
         return
-    known = _read(path)[0]
-    for name in ("data", "seed", "options", "validation"):
-        old, new = getattr(known, name), getattr(source, name)
-        if old != new:
-            raise ValueError(
-                f"{folder} holds a run with {name} {old!r}, not {new!r}; give another folder, or --restart"
-            )
+    old, new = (
+        {"data": s.data, "data seed": s.seed, "validation": s.validation, **s.options}
+        for s in (_read(path)[0], source)
+    )
+    different = [
+        f"{name} {old.get(name)!r}, not {new.get(name)!r}"
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    if different:
+        raise ValueError(
+            f"{folder} holds a run with {'; '.join(different)}; give another folder, or start again "
+            "(--restart)"
+        )
 
 
 def _read(path: Path) -> tuple[Source, Preparation | None]:

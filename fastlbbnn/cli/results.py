@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .app import app, print_json, use_threads, wrong_call
+from .app import app, print_json, use_threads
 from .options import DataOption, Json, Network, Root, RunFolder, Samples, Seed, Threads, optional
 
 #: Which data of another domain a report shows beside a run's own, where they are on disk.
@@ -125,8 +125,12 @@ def predict(
     from ..training import load_run
     from .data import new_inputs, preparation_of
 
-    with wrong_call("--mode"):
-        chosen = WeightMode(mode)
+    modes = ("sampled", "mean", "median", "median-mean")
+    if mode not in modes:
+        raise typer.BadParameter(f"{mode!r}: expected {', '.join(modes)}", param_hint="--mode")
+    chosen = WeightMode(mode)
+    if not 0.0 <= threshold < 1.0:
+        raise typer.BadParameter(f"{threshold}: expected a probability in [0, 1)", param_hint="--threshold")
     if not 0.0 <= doubt <= 1.0:
         raise typer.BadParameter(f"{doubt}: expected a probability in [0, 1]", param_hint="--doubt")
     if out is not None and out.suffix not in (".csv", ".npz"):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from .app import app, interruptible, print_json, table, use_threads, wrong_call
-from .options import Data, DataOption, Json, Root, RunFolder, Samples, Seed, Threads, optional
+from .options import DataOption, Json, Root, RunFolder, Samples, Seed, Threads, optional
 
 #: Columns of the table of predictions: key of a row -> heading and how a value is written.
 COLUMNS = {
@@ -47,7 +47,14 @@ def run_table(results: dict[str, Any]) -> str:
 
 @app.command(short_help="Train a network by a recipe.")
 def train(
-    data: Data,
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DATA",
+            help="digits, mnist, fmnist, phoneme, or a .csv, .csv.gz or .npz file.",
+            show_default=False,
+        ),
+    ] = None,
     method: Annotated[
         str, typer.Option("--method", "-m", help="By the paper's name; `--method list` shows all.")
     ] = "LBBNN-GP-MF",
@@ -86,7 +93,10 @@ def train(
     ] = None,
     likelihood: Annotated[
         str | None,
-        optional(help="Of a file: categorical, bernoulli, gaussian or poisson; by default by its target."),
+        optional(
+            help="Of a file: categorical (by default for text, and for whole numbers of at most 20 "
+            "different values), gaussian (for all other numbers), bernoulli or poisson (counts)."
+        ),
     ] = None,
     no_header: Annotated[
         bool, typer.Option("--no-header", help="Of a CSV file without names: columns are called 1, 2, ...")
@@ -135,6 +145,10 @@ def train(
     if method == "list":
         typer.echo("\n".join(f"{m.name:<16} {m.summary}" for m in METHODS.values()))
         raise typer.Exit()
+    if data is None:
+        raise typer.BadParameter(
+            "missing; expected digits, mnist, fmnist, phoneme or a file", param_hint="DATA"
+        )
     with wrong_call("--method"):
         method = find_method(method).name
     with wrong_call("--recipe"):
@@ -146,7 +160,7 @@ def train(
         from ..timing import parse_sizes
 
         with wrong_call("--hidden"):
-            sizes = parse_sizes(hidden) if "-" in hidden else [int(hidden)]
+            sizes = [int(hidden)] if hidden.isdigit() else parse_sizes(hidden)
             if min(sizes) < 1:
                 raise ValueError(f"{hidden}: expected positive numbers")
         chosen = replace(chosen, hidden=tuple(sizes))

@@ -97,6 +97,14 @@ def _check_header(path: Path, columns: tuple[str, ...]) -> None:
             "of the columns: for a file without them pass header=False "
             "(--no-header)"
         )
+    numbers = [name for name in columns if is_number(name)]
+    counted = [int(name) for name in numbers if name.isdigit()]
+    # Columns may be called 0, 1, 2 or 2019, 2020; not 5.1 or 7, 3, 3.
+    if len(counted) < len(numbers) or any(b <= a for a, b in zip(counted, counted[1:])):
+        raise DataError(
+            f"{path}: the first line holds numbers ({', '.join(columns[:5])}{', ...' * (len(columns) > 5)}); "
+            "expected the names of the columns: for a file without them pass header=False (--no-header)"
+        )
     twice = [name for i, name in enumerate(columns) if name in columns[:i]]
     if twice:
         raise DataError(f"{path} has two columns called {twice[0]!r}; expected different names")
@@ -125,7 +133,7 @@ def _bad_number(
         return _missing(path, line, columns[at], cell)
     return DataError(
         f"{path}, line {line}, column {columns[at]!r}: {cell!r}; expected a finite number (encode categories "
-        "as numbers, or leave the column out with ignore=)"
+        "as numbers, or leave the column out with ignore=, --ignore)"
     )
 
 

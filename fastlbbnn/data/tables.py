@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,7 +58,12 @@ def load_csv(
             target = left[-1]
         features.extend(name for name in left if name != target)
         if not features:
-            raise DataError(f"{path} has no columns but the target and ignored ones; expected features")
+            hint = ""
+            if len(columns) == 1 and len(found := [c for c in ";\t|" if c in columns[0]]):
+                hint = f" (are values apart by {found[0]!r}? then delimiter={found[0]!r}, --delimiter)"
+            raise DataError(
+                f"{path} has no columns but the target and ignored ones; expected features{hint}"
+            )
         return features, [target]
 
     table = read_csv(path, choose, header=header, delimiter=delimiter)
@@ -224,6 +230,12 @@ def _targets(
     if likelihood is None:
         classes = both.ndim == 1 and (text or (whole and len(different) <= MAX_CLASSES))
         likelihood = "categorical" if classes else "gaussian"
+        if classes and not text and (len(different) > 10 or different[-1] - different[0] >= len(different)):
+            warnings.warn(
+                f"{where} holds {len(different)} different whole numbers, taken for classes; "
+                "likelihood='poisson' is for counts, 'gaussian' for measurements (--likelihood)",
+                UserWarning, stacklevel=2,
+            )
     if likelihood not in LIKELIHOODS:
         names = ", ".join(repr(name) for name in LIKELIHOODS)
         raise ValueError(f"likelihood={likelihood!r}; expected one of {names}")
@@ -244,7 +256,8 @@ def _targets(
         parts = (np.searchsorted(different, y).astype(number) for y in (y_train, y_test))
         return *parts, likelihood, names
     if text:
-        raise DataError(f"{where} holds text ({different[0]!r}, ...); expected numbers for {likelihood!r}")
+        shown = str(different[0])
+        raise DataError(f"{where} holds text ({shown!r}, ...); expected numbers for {likelihood!r}")
     if likelihood == "poisson" and not (whole and different[0] >= 0):
         raise DataError(f"{where} holds {different[0]}; expected counts 0, 1, 2, ... for 'poisson'")
     return _single(path, y_train, [target]), _single(path, y_test, [target]), likelihood, None

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..metrics import Calibration
-from .style import BLUE, GREY, array, new_figure, styled
+from .style import BLUE, GREY, array, legend_below, new_figure, styled
 
 
 @styled
@@ -40,7 +40,7 @@ def reliability_diagram(panels: Mapping[str, Calibration]) -> Figure:
         below.set(xlabel="confidence", ylim=(0.0, 1.0))
     grid[0, 0].set_ylabel("accuracy")
     grid[1, 0].set_ylabel("share")
-    grid[0, 0].legend(loc="upper left")
+    legend_below(figure, grid[0, :1])
     return figure
 
 

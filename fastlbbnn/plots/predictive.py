@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 
 from .style import BLUE, GREEN, ORANGE, VERMILLION, array, draw_input, new_figure, styled
 
+#: Characters of a class name under its bar: more would run into the row below.
+LONGEST_NAME = 11
+
 #: Averaged probability from which on a decision is made.
 CONFIDENT = 0.95
 
@@ -68,6 +71,7 @@ def _bars(axes: Axes, example: Example, names: Sequence[str], red: bool) -> None
     axes.set_yticks([0, 50, 100])
     axes.set_xlim(-0.6, len(classes) - 0.4)
     axes.grid(False, axis="x")
+    names = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…" for name in names]
     long = max(map(len, names)) > 2
     axes.set_xticks(classes, names, rotation=90 if long else 0, fontsize=6.0 if long else 7.0)
     axes.tick_params(axis="x", length=0, pad=2)
@@ -84,7 +88,7 @@ def _legend(figure: Figure, truths: bool, red: bool) -> None:
     handles += [
         Patch(color=BLUE, label="votes for other classes"),
         Line2D([], [], color=ORANGE, linewidth=2.2, label="averaged class probability"),
-        Line2D([], [], color="black", linestyle="--", linewidth=0.8, label="95 %: decide above, doubt below"),
+        Line2D([], [], color="black", linestyle="--", linewidth=0.8, label="95 %: average above it decides"),
     ]
     # An entry takes up to 2.4 inches: in narrow figures two rows of them.
     fitting = max(1, int(figure.get_figwidth() / 2.4))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from .style import BLUE, GREY, SKY, array, new_figure, styled
+from .style import BLUE, GREY, SKY, array, legend_below, new_figure, styled
 
 
 @styled
@@ -42,5 +42,5 @@ def observed_against_predicted(
     ends = [min(mean.min(), y.min()), max(mean.max(), y.max())]
     axes.plot(ends, ends, color=GREY, linestyle="--", linewidth=1.0, label="perfect")
     axes.set(xlabel="predicted mean", ylabel="observed")
-    axes.legend(loc="upper left")
+    legend_below(figure, [axes])
     return figure

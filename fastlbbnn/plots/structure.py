@@ -23,6 +23,9 @@ from .style import (
     styled,
 )
 
+#: Inputs whose names fit below their bars.
+MOST_NAMES = 50
+
 
 @styled
 def inclusion_histograms(
@@ -64,14 +67,20 @@ def inclusion_histograms(
 
 @styled
 def used_inputs(
-    panels: Mapping[str, Any], *, input_shape: tuple[int, ...], label: str = "selected weights an input"
+    panels: Mapping[str, Any],
+    *,
+    input_shape: tuple[int, ...],
+    label: str = "selected weights an input",
+    names: Sequence[str] | None = None,
 ) -> Figure:
     """How much of the first layer hangs on each input: an image for images, else bars.
 
-    ``panels``: title -> one number an input.
+    ``panels``: title -> one number an input; ``names``: of the inputs, written where there is room for them.
     """
     if not panels:
         raise ValueError("nothing to draw; expected one number an input")
+    if names is not None and len(names) > MOST_NAMES:
+        names = None
     image = len(input_shape) == 2
     wide = 3.4 if image else 6.4
     columns = len(panels) if image else 1
@@ -92,10 +101,15 @@ def used_inputs(
             figure.colorbar(drawn, ax=axes, label=label, shrink=0.85)
         else:
             axes.bar(np.arange(counts.size), counts, width=1.0 if counts.size > 60 else 0.8, color=BLUE)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if names is None:
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            else:
+                long = sum(map(len, names)) > 60
+                axes.set_xticks(np.arange(counts.size), names, rotation=90 if long else 0)
             axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
             axes.set(ylabel=label, xlim=(-0.5, counts.size - 0.5))
-            axes.set_xlabel("input")
+            if names is None:
+                axes.set_xlabel("input")
     return figure
 
 

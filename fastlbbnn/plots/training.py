@@ -107,7 +107,9 @@ def training_curves(history: Sequence[Mapping[str, Any]]) -> Figure:
         axes.plot(epoch, parts["mean_inclusion"], color=ORANGE, label="mean inclusion", **style)
         axes.plot(epoch, parts["density"], color=BLUE, label="density, median model", **style)
         axes.set(ylabel="share of the weights", ylim=(0.0, 1.03), title="Structure\n")
-        axes.legend(loc="upper right")
+        # Where the curves are not: below them if they stay high.
+        high = max(parts["mean_inclusion"][-1], parts["density"][-1]) > 0.6
+        axes.legend(loc="lower right" if high else "upper right")
     if "accuracy" in drawn:
         axes = drawn["accuracy"]
         axes.plot(epoch, parts["train_accuracy"], color=BLUE, **style)

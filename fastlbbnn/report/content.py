@@ -12,6 +12,7 @@ from .. import metrics, plots
 from ..data import Dataset
 from ..evaluation import evaluate_run, no_path_note
 from ..nn.linear import BayesianLinear
+from ..plots.structure import MOST_NAMES
 from ..prediction import predict_interval
 from ..structure import chain, inclusion_of_weights, kept_weights, resolve_threshold, structure_of
 from ..training import Run
@@ -143,7 +144,9 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
         counts = kept_weights(layers[0], threshold).sum(0) * found.used_inputs
         section.figures.append(
             figure(
-                plots.used_inputs({"sparse model": counts}, input_shape=dataset.input_shape),
+                plots.used_inputs(
+                    {"sparse model": counts}, input_shape=dataset.input_shape, names=dataset.feature_names
+                ),
                 f"{used} of {dataset.inputs} inputs are used",
                 "Weights of the first layer that the sparse model keeps at each input. Blank inputs have no "
                 "path to an output: the model never looks at them.",
@@ -158,7 +161,10 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
         section.text.append(
             "No path leads from an input to an output: the sparse model's outputs are constants."
         )
-    section.text.append(f"{used} of {dataset.inputs} inputs have a path to an output.")
+    text = f"{used} of {dataset.inputs} inputs have a path to an output"
+    if dataset.feature_names is not None and 0 < used <= MOST_NAMES:
+        text += ": " + ", ".join(n for n, is_used in zip(dataset.feature_names, found.used_inputs) if is_used)
+    section.text.append(f"{text}.")
     return section
 
 

@@ -98,8 +98,8 @@ def single(seen: Seen) -> Section:
             drawing,
             "Votes and averaged class probabilities of the first test rows",
             f"The first {len(rows)} {dataset.held_out} rows, {describe(prediction)}. Bars: share of "
-            f"{seen.draws_text} that vote for a class. Yellow lines: class probabilities averaged. Above the "
-            "dashed line the network decides, below it doubts.",
+            f"{seen.draws_text} that vote for a class. Yellow lines: class probabilities averaged. Where a "
+            "yellow line is above the dashed one the network decides, else it doubts.",
         )
     )
     return section

@@ -334,7 +334,7 @@ def correlations(ctx: Context) -> Part:
                 off = off[np.isfinite(off)]
                 rows.append({
                     "dataset": job.dataset_name, "method": job.method, "recipe": recipe, "seed": job.seed,
-                    "draws": INDICATOR_DRAWS, "indicators": len(matrix), "pairs": int(off.size),
+                    "draws": INDICATOR_DRAWS, "indicators": len(matrix), "pairs": int(off.size) // 2,
                     "standard_deviation": float(off.std()) if off.size else None,
                     "if_independent": 1.0 / math.sqrt(INDICATOR_DRAWS),
                     "largest": float(np.abs(off).max()) if off.size else None,

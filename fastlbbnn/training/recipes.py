@@ -89,7 +89,8 @@ class Recipe:
             stages.append(replace(stage, until_epoch=until, kl_warmup=warmup))
             # Both kinds of post-training follow the main stage, not each other.
             previous = until if stage.saves in (None, "trained") else previous
-        return replace(self, stages=tuple(stages), name=f"{self.name}, {epochs} epochs")
+        notes = f"{self.notes} Here with {epochs} instead of {main} epochs, all stages in proportion.".strip()
+        return replace(self, stages=tuple(stages), name=f"{self.name}, {epochs} epochs", notes=notes)
 
 
 def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -92,10 +92,16 @@ def _check_same(
     expected = {"method": method, "dataset": dataset.name, "seed": seed, "n_train": dataset.n_train}
     different = [f"{k} {config[k]!r}, not {v!r}" for k, v in expected.items() if config[k] != v]
     if not same_settings(config["settings"], recipe.settings()):
-        different.append("another recipe")
+        old, new = config["settings"], recipe.settings()
+        if old["name"] != new["name"]:
+            different.append(f"another recipe, {old['name']!r}, not {new['name']!r}")
+        else:
+            names = [key for key in new if not same_settings({key: old.get(key)}, {key: new[key]})]
+            different.append(f"another recipe (other {', '.join(names)})")
     if different:
         raise ValueError(
-            f"{folder} holds a run with {'; '.join(different)}; delete it, or give another folder"
+            f"{folder} holds a run with {'; '.join(different)}; give another folder, or start again "
+            "(resume=False, --restart)"
         )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -157,9 +159,7 @@ def test_numbers_come_back_in_the_units_of_the_data(tmp_path):
     mean, lower, upper = (np.array([row[k] for row in rows]) for k in ("mean", "lower", "upper"))
     assert np.sqrt(((mean - y) ** 2).mean()) < 13.0
     assert ((lower < y) & (y < upper)).mean() > 0.9
-    raw = call_json(
-        "train", tmp_path / "numbers.npz", "--out", tmp_path / "raw", "--epochs", 1, "--hidden", 8, "--raw-target"
-    )
+    raw = call_json(*tiny(tmp_path / "numbers.npz", tmp_path / "raw", "--raw-target"))
     assert min(row["rmse"] for row in raw["results"]["rows"]) > 500.0
 
 
@@ -182,7 +182,7 @@ def test_an_interrupted_run_knows_its_data(tmp_path, monkeypatch):
         call(*tiny(path, run, "--standardise"), code=130)
     as_it_is = call_json("evaluate", run, "--samples", 3)["rows"]
     other = CliRunner().invoke(app, [str(a) for a in tiny(path, run)])
-    assert "holds a run with options" in str(other.exception)
+    assert "holds a run with standardise True, not None" in str(other.exception)
     finished = call_json(*tiny(path, run, "--standardise"))["results"]["rows"]
     assert finished == as_it_is
 
@@ -293,7 +293,7 @@ def test_test_rows_choose_no_threshold(run, data, tmp_path):
 
 
 def test_methods_can_be_listed():
-    out = call("train", "digits", "--method", "list").stdout
+    out = call("train", "--method", "list").stdout
     assert "LBBNN-GP-MVN" in out and "BNN-HP-MF" in out and "FNN" in out
 
 
@@ -306,7 +306,12 @@ def test_methods_can_be_listed():
         (["train", "DATA", "--epochs", "0"], "--epochs"),
         (["train", "DATA", "--validation", "2"], "between 0 and 1"),
         (["train", "digits", "--target", "x", "--out", "TMP/t"], "no option of 'digits'"),
-        (["predict", "RUN", "DATA", "--mode", "guess"], "guess"),
+        (["predict", "RUN", "DATA", "--mode", "guess"], "median-mean"),
+        (["predict", "RUN", "DATA", "--threshold", "2"], "probability in [0, 1)"),
+        (["train", "--method", "FNN"], "expected digits, mnist"),
+        (["train", "DATA", "--hidden", "8,8"], "784-400-600-10"),
+        (["train", "DATA", "--test-share", "2"], "between 0 and 1"),
+        (["train", "DATA", "--delimiter", "--"], "expected one character"),
         (["predict", "RUN", "DATA", "--doubt", "2"], "probability in [0, 1]"),
         (["predict", "RUN", "DATA", "-o", "x.txt"], "ends in .csv or .npz"),
         (["select", "RUN", "--threshold", "1"], "probability in [0, 1)"),
@@ -354,11 +359,14 @@ def test_a_failure_raises_what_main_prints_with_exit_status_1(arguments, error, 
     assert not (tmp_path / "r").exists()
 
 
-def test_an_interrupted_training_exits_with_130_and_says_how_to_go_on(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", [None, signal.SIGTERM])
+def test_an_interrupted_training_exits_with_130_and_says_how_to_go_on(how, data, tmp_path, monkeypatch):
     from fastlbbnn.training import trainer
 
     def interrupt(*_):
-        raise KeyboardInterrupt
+        if how is None:
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), how)
 
     monkeypatch.setattr(trainer._Trainer, "_train_epoch", interrupt)
     result = call(*tiny(data, tmp_path / "run"), code=130)

@@ -123,11 +123,31 @@ def test_quotes_spaces_blank_lines_and_other_delimiters(csv):
     assert {int(a): b for a, b in zip(x[:, 0].tolist(), y.tolist())} == {1: 0, 2: 0, 3: 1}
 
 
+@pytest.mark.parametrize("first", ["0.5,1.5,a", "7,3,a", "3,3,a"])
+def test_a_first_row_of_values_is_not_taken_for_names(csv, first):
+    with pytest.raises(data.DataError, match=r"the first line holds numbers.*--no-header"):
+        csv(f"{first}\n1,2,b\n3,4,a\n5,6,b\n")
+    assert csv("0,1,2020,y\n1,2,3,a\n3,4,5,b\n5,6,7,a\n").feature_names == ("0", "1", "2020")
+
+
+def test_another_delimiter_is_guessed_in_the_error(csv):
+    with pytest.raises(data.DataError, match=r"apart by ';'\? then delimiter=';', --delimiter"):
+        csv("a;b\n1;2\n3;4\n")
+
+
+def test_counts_that_look_like_classes_are_said(csv):
+    counts = "x,y\n" + "".join(f"{i}.5,{i % 6 * 7}\n" for i in range(40))
+    with pytest.warns(UserWarning, match="likelihood='poisson' is for counts"):
+        csv(counts)
+    csv(counts, likelihood="poisson")  # no warning, which would be an error here
+
+
 def test_files_without_a_header(csv):
     text = "1,2,0\n3,4,1\n5,6,0\n"
     with pytest.raises(data.DataError, match=r"only numbers \(1, 2, 0, ...\).*pass header=False"):
         csv(text)
-    loaded = csv(text, header=False, target="1")
+    with pytest.warns(UserWarning, match="3 different whole numbers, taken for classes"):
+        loaded = csv(text, header=False, target="1")
     assert loaded.n_train + loaded.n_test == 3 and sorted(both(loaded)[0][:, 0].tolist()) == [2, 4, 6]
 
 
