@@ -23,6 +23,8 @@ from ._mixed import HALF
 
 def categorical(output: Tensor, target: Tensor) -> Tensor:
     """``output``: logits [M, classes]; ``target``: class indices [M]."""
+    if target.dtype.is_floating_point:
+        raise TypeError(f"target is {target.dtype}; expected class indices, int64 (target.long())")
     return F.cross_entropy(output, target, reduction="sum")
 
 

@@ -20,7 +20,7 @@ import torch
 from fastlbbnn import data
 from fastlbbnn._files import replace_file
 from fastlbbnn.evaluation import evaluate_run
-from fastlbbnn.training import Recipe, find_recipe, load_run, train
+from fastlbbnn.training import RECIPES, Recipe, find_recipe, load_run, train
 
 #: Share of the training data that is held out.
 VALIDATION = 0.2
@@ -50,6 +50,8 @@ def candidates(method: str) -> dict[str, Recipe]:
         "step sizes / 3": with_sizes(1 / 3),
         "step sizes * 3": with_sizes(3.0),
     }
+    if (method, "gentle") in RECIPES:
+        found["gentle"] = find_recipe(method, "gentle")
     if any(s.kl_warmup == s.until_epoch for s in stages):
 
         def with_warmup(epochs: int) -> Recipe:

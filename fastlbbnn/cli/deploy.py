@@ -184,11 +184,11 @@ def _show(found: dict[str, Any]) -> None:
         "mean_inclusion": ("mean inclusion", "{:.4f}".format),
         "kept": ("kept", "{:,}".format),
         "active": ("on a path", "{:,}".format),
-        "active_density": ("share on a path", "{:.4f}".format),
+        "active_density": ("share on a path", "{:.3g}".format),
     }
     typer.echo(table(found["layers"], columns))
     typer.echo(
-        f"\n{found['active']:,} of {found['weights']:,} weights ({100 * found['active_density']:.2f} %) and "
+        f"\n{found['active']:,} of {found['weights']:,} weights ({100 * found['active_density']:.3g} %) and "
         f"{found['used_inputs']:,} of {found['inputs']:,} inputs at threshold {found['threshold']:.6g}\n"
         f"wrote {found['artifact']} ({found['bytes'] / 1e3:.1f} kB)"
     )

@@ -16,6 +16,8 @@ NAMES = (
     "correlations", "samples",
 )  # fmt: skip
 
+RECIPES = ("paper", "gentle", "ours")
+
 
 @app.command(short_help="Regenerate the paper's tables and figures.")
 def reproduce(
@@ -39,7 +41,9 @@ def reproduce(
         list[str] | None,
         optional("--widths", metavar="B", help="Only these width factors (widths)."),
     ] = None,
-    recipe: Annotated[str, typer.Option(help="paper, ours or both.")] = "paper",
+    recipe: Annotated[
+        str, typer.Option(help="paper, gentle, ours, several of them a,b, both (paper and ours) or all.")
+    ] = "paper",
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Tables and figures, and DIR/runs.")
     ] = Path("results"),
@@ -94,9 +98,10 @@ def reproduce(
 
     with wrong_call("EXPERIMENT"):
         chosen = find_experiment(experiment)
-    recipes = {"paper": ("paper",), "ours": ("ours",), "both": ("paper", "ours")}
-    if recipe not in recipes:
-        raise typer.BadParameter(f"{recipe!r}; expected paper, ours or both", param_hint="--recipe")
+    recipes = {"both": ("paper", "ours"), "all": RECIPES}.get(recipe, tuple(_split([recipe])))
+    if not recipes or not set(recipes) <= set(RECIPES):
+        expected = f"{', '.join(RECIPES)}, several of them a,b, both or all"
+        raise typer.BadParameter(f"{recipe!r}; expected {expected}", param_hint="--recipe")
     if authors is not None and not authors.is_dir():
         raise typer.BadParameter(f"{authors} is no folder", param_hint="--authors")
     if authors is None and (out / "authors").is_dir():
@@ -106,7 +111,7 @@ def reproduce(
     with wrong_call("--widths"):
         factors = tuple(int(text) for text in _split(widths))
     settings = Settings(
-        out=out, runs=runs or chosen.runs, recipes=recipes[recipe], methods=names,
+        out=out, runs=runs or chosen.runs, recipes=recipes, methods=names,
         datasets=tuple(_split(datasets)), widths=factors, jobs=jobs, threads=threads or os.cpu_count() or 1,
         epochs=epochs, first_seed=seed, samples=samples, root=root, authors=authors,
         progress=False if as_json else None,

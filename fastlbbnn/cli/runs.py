@@ -11,6 +11,12 @@ import typer
 from .app import app, interruptible, print_json, table, use_threads, wrong_call
 from .options import DataOption, Json, Root, RunFolder, Samples, Seed, Threads, optional
 
+
+def _share(value: float) -> str:
+    """Four digits after the point; of small shares two that count."""
+    return f"{value:.4f}" if value >= 0.01 else f"{value:.2g}"
+
+
 #: Columns of the table of predictions: key of a row -> heading and how a value is written.
 COLUMNS = {
     "stage": ("network", str),
@@ -25,7 +31,7 @@ COLUMNS = {
     "ece": ("ECE", "{:.4f}".format),
     "brier": ("Brier", "{:.4f}".format),
     "coverage": ("coverage", "{:.3f}".format),
-    "density": ("density", "{:.4f}".format),
+    "density": ("density", _share),
     "threshold": ("threshold", "{:.4g}".format),
 }
 
@@ -61,7 +67,9 @@ def train(
     recipe: Annotated[
         str | None,
         optional(
-            "--recipe", help="paper: the paper's settings; ours: our own, the default where there is one."
+            "--recipe",
+            help="paper: the paper's settings; ours: our own, the default where there is one; gentle: near "
+            "the paper's, denser than ours.",
         ),
     ] = None,
     out: Annotated[

@@ -109,7 +109,7 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
     rows = [
         [str(i + 1), f"{layer.in_features} to {layer.out_features}", f"{s.weights:,}",
          f"{s.mean_inclusion:.4f}",
-         f"{s.kept:,} ({100 * s.density:.2f} %)", f"{s.active:,} ({100 * s.active_density:.2f} %)"]
+         f"{s.kept:,} ({100 * s.density:.3g} %)", f"{s.active:,} ({100 * s.active_density:.3g} %)"]
         for i, (layer, s) in enumerate(zip(layers, found.layers))
     ]  # fmt: skip
     rows.append(
@@ -118,8 +118,8 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
             "",
             f"{found.weights:,}",
             "",
-            f"{found.kept:,} ({100 * found.density:.2f} %)",
-            f"{found.active:,} ({100 * found.active_density:.2f} %)",
+            f"{found.kept:,} ({100 * found.density:.3g} %)",
+            f"{found.active:,} ({100 * found.active_density:.3g} %)",
         ]
     )
     section.tables.append(

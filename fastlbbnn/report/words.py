@@ -30,7 +30,7 @@ _COLUMNS = {
     "accuracy": ("accuracy", "{:.4f}"), "accuracy_at_095": ("accuracy, decided", "{:.4f}"),
     "classified_at_095": ("decided", "{:,}"), "rmse": ("RMSE", "{:.4g}"), "nll": ("NLL", "{:.4f}"),
     "ece": ("ECE", "{:.4f}"), "brier": ("Brier", "{:.4f}"), "coverage": ("coverage", "{:.3f}"),
-    "density": ("density", "{:.4f}"), "threshold": ("threshold", "{:.4g}"),
+    "density": ("density", "{:.3g}"), "threshold": ("threshold", "{:.4g}"),
 }  # fmt: skip
 
 
@@ -158,4 +158,4 @@ def _sentence(full: Mapping[str, Any], sparse: Mapping[str, Any] | None, count: 
 
 
 def _percent(share: float) -> str:
-    return f"{100.0 * share:.1f} %" if share >= 0.1 else f"{100.0 * share:.2f} %"
+    return f"{100.0 * share:.1f} %" if share >= 0.1 else f"{100.0 * share:.2g} %"

@@ -23,9 +23,12 @@ SOURCES = {
     "paper": "paper",
     "authors": "authors' objective",
     "ours, paper's recipe": "ours, paper's recipe",
+    "ours, gentle recipe": "ours, gentle recipe",
     "ours, our recipe": "ours, our recipe",
 }
-_RECIPE_SOURCES = {"paper": "ours, paper's recipe", "ours": "ours, our recipe"}
+_RECIPE_SOURCES = {
+    "paper": "ours, paper's recipe", "gentle": "ours, gentle recipe", "ours": "ours, our recipe",
+}  # fmt: skip
 
 MEASURES = ("accuracy", "accuracy_at_095", "classified_at_095", "density")
 

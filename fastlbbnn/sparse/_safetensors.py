@@ -61,7 +61,9 @@ class Reader:
                 raise ValueError(f"it has {size} bytes; too short for a safetensors file")
             (length,) = struct.unpack("<Q", file.read(8))
             if length > min(size - 8, _LONGEST_HEADER):
-                raise ValueError(f"it announces a header of {length} bytes in a file of {size}")
+                raise ValueError(
+                    f"it is no safetensors file, or damaged: {length} bytes of header in a file of {size}"
+                )
             text = file.read(length)
         self._start = 8 + length
         try:

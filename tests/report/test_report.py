@@ -104,7 +104,7 @@ def test_links_lead_to_sections(page):
 def test_the_table_holds_every_row_of_the_results(page, run):
     text = " ".join("".join(Page(page).text).split())
     for row in run.results["rows"]:
-        assert f"{row['accuracy']:.4f}" in text and f"{row['density']:.4f}" in text
+        assert f"{row['accuracy']:.4f}" in text and f"{row['density']:.3g}" in text
     for stage in ("After training", "After post-training of the sparse model"):
         assert stage in text
     for name in ("gamma SIM", "gamma MED", "beta MEA", "decided", "density"):
