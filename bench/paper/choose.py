@@ -51,7 +51,9 @@ def candidates(method: str) -> dict[str, Recipe]:
         "step sizes * 3": with_sizes(3.0),
     }
     if (method, "gentle") in RECIPES:
-        found["gentle"] = find_recipe(method, "gentle")
+        gentle = find_recipe(method, "gentle")
+        found["gentle"] = gentle
+        found |= {f"gentle, {size:g} at first": _gentler(gentle, size) for size in (1e-4, 7e-4, 1e-3)}
     if any(s.kl_warmup == s.until_epoch for s in stages):
 
         def with_warmup(epochs: int) -> Recipe:
@@ -73,6 +75,13 @@ def candidates(method: str) -> dict[str, Recipe]:
         ]
         found["hyperprior learned"] = replace(ours, stages=tuple(learned))
     return found
+
+
+def _gentler(recipe: Recipe, size: float) -> Recipe:
+    """With another step size of inclusion probabilities, and their covariance, in pre-training."""
+    first, *others = recipe.stages
+    sizes = {k: size if k in ("inclusion", "covariance") else v for k, v in first.step_sizes.items()}
+    return replace(recipe, stages=(replace(first, step_sizes=sizes), *others))
 
 
 def measure(recipe: Recipe, method: str, dataset: data.Dataset, seed: int) -> dict:
