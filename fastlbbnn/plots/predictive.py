@@ -72,7 +72,8 @@ def _bars(axes: Axes, example: Example, names: Sequence[str], red: bool) -> None
     axes.set_xlim(-0.6, len(classes) - 0.4)
     axes.grid(False, axis="x")
     # Long names often differ in their ends: "variant 1", "variant 2".
-    names = [name if len(name) <= LONGEST_NAME else f"{name[:4]}…{name[5 - LONGEST_NAME :]}" for name in names]
+    short = LONGEST_NAME - 5
+    names = [name if len(name) <= LONGEST_NAME else f"{name[:4]}…{name[-short:]}" for name in names]
     long = max(map(len, names)) > 2
     axes.set_xticks(classes, names, rotation=90 if long else 0, fontsize=6.0 if long else 7.0)
     axes.tick_params(axis="x", length=0, pad=2)
