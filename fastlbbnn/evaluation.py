@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from . import metrics
 from .data import Dataset
+from .inclusion_counts import InclusionCounts
 from .likelihoods import Likelihood, as_likelihood
 from .methods import Method, Prediction
 from .nn.modes import WeightMode
 from .objective import bayesian_layers
 from .prediction import density, predict
-from .structure import layer_structure, structure_of
+from .structure import chain, has_indicators, inclusion_of_weights, layer_structure, structure_of
 from .training.pruning import weight_density
 from .training.run import Run, write_json
 
@@ -145,11 +146,18 @@ def _density(model: nn.Module, prediction: Prediction, threshold: float, samples
 
 
 def layer_rows(model: nn.Module, threshold: float = 0.5) -> list[dict[str, Any]]:
-    """Mean inclusion probability and densities a layer."""
-    return [
-        {
-            "layer": i + 1, "weights": layer.weights, "mean_inclusion": layer.mean_inclusion,
-            "density": layer.density, "active_density": layer.active_density,
+    """Mean inclusion probability and densities a layer; of latent binary layers also a histogram.
+
+    The histogram is there so that it can be drawn where the network is not kept.
+    """
+    rows = []
+    for i, (found, (layer, _)) in enumerate(zip(layer_structure(model, threshold), chain(model))):
+        row = {
+            "layer": i + 1, "weights": found.weights, "mean_inclusion": found.mean_inclusion,
+            "density": found.density, "active_density": found.active_density,
         }
-        for i, layer in enumerate(layer_structure(model, threshold))
-    ]
+        if has_indicators(layer):
+            counts = InclusionCounts.of(inclusion_of_weights(layer))
+            row |= {"inclusion_counts": list(counts.counts), "above_half": counts.above_half}
+        rows.append(row)
+    return rows

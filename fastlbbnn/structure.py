@@ -72,6 +72,11 @@ def _flat(module: nn.Module) -> Iterator[nn.Module]:
 # --- one layer's weights --------------------------------------------------------------------------
 
 
+def has_indicators(layer: nn.Module) -> bool:
+    """Whether the layer's weights have inclusion probabilities of their own."""
+    return isinstance(layer, BayesianLinear) and layer.inclusion is not None
+
+
 @torch.no_grad()
 def inclusion_of_weights(layer: nn.Module) -> Tensor:
     """The probability that a draw of the layer has each weight, ``[out_features, in_features]``.
@@ -80,7 +85,7 @@ def inclusion_of_weights(layer: nn.Module) -> Tensor:
     Bayesian layers: the share that a draw keeps, the same for all. ``nn.Linear``: 1 where the weight is
     not zero.
     """
-    if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
+    if has_indicators(layer):
         return reference.expand_blocks(layer.inclusion.probabilities(), *layer.kappa.shape, layer.block)
     if isinstance(layer, BayesianLayer):
         return torch.full_like(layer.kappa, layer.density(WeightMode.SAMPLED))
@@ -95,7 +100,7 @@ def kept_weights(layer: nn.Module, threshold: float = 0.5) -> Tensor:
     their own (``kept_inputs``) keep the weights of the inputs that it keeps, whatever the threshold;
     others keep all. ``nn.Linear`` keeps what is not zero.
     """
-    if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
+    if has_indicators(layer):
         # What a forward pass uses, so that both always agree.
         return reference.expand_blocks(layer.decided_logits(threshold) > 0.0, *layer.kappa.shape, layer.block)
     if hasattr(layer, "kept_inputs"):
@@ -235,7 +240,7 @@ def bottleneck(model: nn.Module) -> float:
     """
     best: Tensor | None = None
     for layer, _ in chain(model):
-        if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
+        if has_indicators(layer):
             scores = inclusion_of_weights(layer)
         else:
             scores = kept_weights(layer).to(torch.float32)

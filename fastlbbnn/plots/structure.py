@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ..inclusion_counts import InclusionCounts
 from .style import (
     BLUE,
     DIVERGING,
@@ -28,12 +29,11 @@ MOST_NAMES = 50
 
 
 @styled
-def inclusion_histograms(
-    columns: Mapping[str, Sequence[Any]], *, threshold: float = 0.5, bins: int = 50
-) -> Figure:
+def inclusion_histograms(columns: Mapping[str, Sequence[Any]]) -> Figure:
     """Histograms of inclusion probabilities: a row a layer, a column a network.
 
-    ``columns``: title -> the inclusion probabilities of every layer, of any shape.
+    ``columns``: title -> the inclusion probabilities of every layer, of any shape, or their
+    ``InclusionCounts``.
     """
     if not columns or not all(len(layers) for layers in columns.values()):
         raise ValueError("no inclusion probabilities to draw; expected at least one layer a network")
@@ -46,17 +46,17 @@ def inclusion_histograms(
             if r >= len(layers):
                 axes.set_axis_off()
                 continue
-            alpha = array(layers[r]).reshape(-1)
-            counts, edges = np.histogram(alpha, bins=bins, range=(0.0, 1.0))
-            above = edges[:-1] >= threshold - 1e-9
-            colours = np.where(above, VERMILLION, BLUE)
+            layer = layers[r] if isinstance(layers[r], InclusionCounts) else InclusionCounts.of(layers[r])
+            counts = np.asarray(layer.counts)
+            edges = np.linspace(0.0, 1.0, len(counts) + 1)
+            colours = np.where(edges[:-1] > 0.5 - 1e-9, VERMILLION, BLUE)
             axes.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=colours)
             axes.set_yscale("symlog", linthresh=1.0)
             axes.set_ylim(0.0, max(10.0, 4.0 * counts.max()))
             axes.set_xlim(0.0, 1.0)
-            axes.axvline(threshold, color="black", linestyle="--", linewidth=0.8)
-            kept = int((alpha > threshold).sum())
-            text = f"layer {r + 1}: mean {alpha.mean():.3f}, {kept:,} of {alpha.size:,} above {threshold:g}"
+            axes.axvline(0.5, color="black", linestyle="--", linewidth=0.8)
+            kept = f"{layer.above_half:,} of {counts.sum():,} above 0.5"
+            text = f"layer {r + 1}: mean {layer.mean:.3f}, {kept}"
             axes.set_title(f"{title}\n{text}" if r == 0 else text, fontsize=8.5)
             if c == 0:
                 axes.set_ylabel("weights")

@@ -33,6 +33,8 @@ class Experiment:
     widths: tuple[int, ...] = ()
     #: Data set -> densities that FNN-GMP is pruned to.
     densities: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    #: Whether the outputs take the trained networks themselves, and not only their results.
+    needs_networks: bool = False
     #: Runs by default.
     runs: int = 3
 
@@ -68,14 +70,16 @@ EXPERIMENTS: dict[str, Experiment] = {
             ("pruning",),
             # Those of the median models of LBBNN-GP-MF, and of a sparse method of the paper's that is denser.
             densities={"mnist": (0.163, 0.079), "fmnist": (0.302, 0.108), "phoneme": (0.457, 0.307)},
+            needs_networks=True,
         ),
         Experiment(
             "ood", "Out of domain: MNIST and FMNIST against each other", "Figures 2 to 4, S-1",
             ("mnist", "fmnist"), BAYESIAN, ("foreign_entropies", "foreign_examples"), runs=1,
+            needs_networks=True,
         ),
         Experiment(
             "misclassified", "Wrongly classified images", "Figure 5", ("mnist", "fmnist"), ("LBBNN-GP-MF",),
-            ("misclassified",), runs=1,
+            ("misclassified",), runs=1, needs_networks=True,
         ),
         Experiment(
             "widths", "Networks of other widths", "Supplement, widths", ("phoneme",), BAYESIAN,
@@ -83,11 +87,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment(
             "correlations", "Correlations of indicators", "Supplement, correlations", ("phoneme",), LBBNN,
-            ("correlations",), runs=1,
+            ("correlations",), runs=1, needs_networks=True,
         ),
         Experiment(
             "samples", "Accuracy against the number of samples", "Supplement, samples", ("mnist", "fmnist"),
-            LBBNN, ("samples",), runs=1,
+            LBBNN, ("samples",), runs=1, needs_networks=True,
         ),
     )
 }  # fmt: skip

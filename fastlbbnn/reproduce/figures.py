@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from .. import metrics, plots
+from ..inclusion_counts import InclusionCounts
 from ..nn.linear import BayesianLinear
-from ..structure import chain, inclusion_of_weights
+from ..structure import chain
 from ..uncertainty import entropy_parts
 from .context import Context, Part, full_prediction, sparse_prediction
 from .jobs import dataset_label
@@ -35,10 +36,13 @@ def histograms(ctx: Context) -> Part:
         columns: dict[str, list[Tensor]] = {}
         for dataset in ctx.datasets:
             for job, run in ctx.first(dataset, recipe):
-                if job.recipe != recipe or not job.method.startswith("LBBNN"):
+                layers = [row for row in run.results["layers"] if row["stage"] == "trained"]
+                if job.recipe != recipe or not all("inclusion_counts" in row for row in layers):
                     continue
-                layers = [layer for layer, _ in chain(run.model("trained"))]
-                columns[f"{job.method}, {job.dataset_name}"] = [inclusion_of_weights(one) for one in layers]
+                columns[f"{job.method}, {job.dataset_name}"] = [
+                    InclusionCounts(row["inclusion_counts"], row["mean_inclusion"], row["above_half"])
+                    for row in layers
+                ]
         if not columns:
             continue
         path = plots.save(plots.inclusion_histograms(columns), ctx.folder / f"histograms-{recipe}.png")

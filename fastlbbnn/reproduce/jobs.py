@@ -56,6 +56,8 @@ class Job:
     samples: int = 10
     root: str | None = None
     timing_seconds: float = 3.0
+    #: Whether the trained network is wanted, and not only its results.
+    needs_network: bool = False
 
     @property
     def dataset_name(self) -> str:
@@ -81,7 +83,10 @@ class Job:
         return recipe
 
     def is_done(self) -> bool:
-        """Trained by this recipe, evaluated with as many draws, and timed."""
+        """Trained by this recipe, evaluated with as many draws, and timed.
+
+        A run whose networks were deleted, as they are in a repository, is done where its results are enough.
+        """
         from ..training.recipes import same_settings
 
         folder = Path(self.folder)
@@ -91,7 +96,11 @@ class Job:
             and same_settings(config["settings"], self.recipe_object().on(self.dataset_name).settings())
             and results is not None and results.get("samples") == self.samples
             and (folder / "timing.json").exists()
+            and not (self.needs_network and self.lacks_network())
         )  # fmt: skip
+
+    def lacks_network(self) -> bool:
+        return not (Path(self.folder) / "trained.safetensors").exists()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -122,6 +131,7 @@ def plan(experiment: Experiment, settings: Settings) -> list[Job]:
             dataset, method, recipe, seed,
             str(_folder(settings, dataset, method, recipe, width, density, seed)),
             width, density, settings.epochs, settings.samples, settings.root, settings.timing_seconds,
+            experiment.needs_networks,
         )
         for seed in range(settings.first_seed, settings.first_seed + settings.runs)
         for dataset in datasets

@@ -36,9 +36,14 @@ def load_data(name: str, root: str | None) -> Dataset:
 
 
 def perform(job: Job, dataset: Dataset, progress: bool | None) -> None:
-    """Train or continue one run, evaluate and time it; steps that are done are skipped."""
+    """Train or continue one run, evaluate and time it; steps that are done are skipped.
+
+    A finished run without its networks, of which now more is wanted than its results, is trained again.
+    """
     folder = Path(job.folder)
-    train(job.method, dataset, job.recipe_object(), seed=job.seed, out=folder, progress=progress)
+    gone = (folder / "run.json").exists() and load_run(folder).finished and job.lacks_network()
+    recipe = job.recipe_object()
+    train(job.method, dataset, recipe, seed=job.seed, out=folder, resume=not gone, progress=progress)
     run = load_run(folder)
     if run.results is None or run.results.get("samples") != job.samples:
         evaluate_run(run, dataset, samples=job.samples)

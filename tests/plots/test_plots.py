@@ -11,6 +11,7 @@ import torch
 from matplotlib.colors import to_hex
 
 from fastlbbnn import metrics, plots
+from fastlbbnn.inclusion_counts import InclusionCounts
 from fastlbbnn.plots import lines, style
 from fastlbbnn.plots.predictive import CONFIDENT
 from fastlbbnn.plots.training import stages
@@ -131,6 +132,15 @@ def test_a_histogram_counts_every_weight_once():
     assert sum(bar.get_height() for bar in axes.patches) == 6
     # 0.5 is not above 0.5: two of six weights are kept.
     assert "2 of 6 above 0.5" in axes.get_title()
+
+
+def test_a_histogram_of_counts_is_that_of_the_probabilities():
+    alpha = torch.rand(40, 30, generator=torch.Generator().manual_seed(0))
+    pictures = [
+        plots.as_bytes(plots.inclusion_histograms({"net": [layer]}))
+        for layer in (alpha, InclusionCounts.of(alpha))
+    ]
+    assert pictures[0] == pictures[1]
 
 
 def test_unused_inputs_stay_blank():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,6 +120,35 @@ def test_what_is_done_is_not_done_again(done, recipes, data, monkeypatch):
     monkeypatch.setattr(trainer._Trainer, "_train_epoch", lambda *_: pytest.fail("trains again"))
     written = reproduce(experiment(data, "inclusion"), settings(done, runs=2))
     assert written[0] == done / "tiny.md"
+
+
+@pytest.fixture
+def records(done, tmp_path) -> Path:
+    """The runs as a repository keeps them: their results, without the networks."""
+    out = tmp_path / "records"
+    shutil.copytree(done, out, ignore=shutil.ignore_patterns("*.safetensors"))
+    return out
+
+
+def test_results_are_enough_for_tables_and_histograms(records, done, recipes, data, monkeypatch):
+    monkeypatch.setattr(trainer._Trainer, "_train_epoch", lambda *_: pytest.fail("trains again"))
+    what = replace(
+        experiment(data, "predictions", "inclusion", "times", "histograms", datasets=2), name="again"
+    )
+    both = [reproduce(what, settings(out, runs=2, recipes=("paper", "ours"))) for out in (done, records)]
+    assert len(both[0]) == len(both[1]) == 7
+    for whole, without in zip(*both):
+        assert whole.read_bytes() == without.read_bytes(), whole.name
+
+
+def test_what_needs_a_network_that_is_gone_trains_it_again(records, done, recipes, data):
+    what = experiment(data, "samples", methods=("LBBNN-GP-MF",), needs_networks=True)
+    reproduce(what, settings(records))
+    place = "runs/columns/LBBNN-GP-MF/paper/seed-0"
+    for name in LEARNED:
+        assert (records / place / name).read_bytes() == (done / place / name).read_bytes(), name
+    # Nobody asked for the others.
+    assert not list((records / "runs/others").rglob("*.safetensors"))
 
 
 def test_interrupted_and_resumed_is_as_if_nothing_had_happened(recipes, data, tmp_path, monkeypatch):
