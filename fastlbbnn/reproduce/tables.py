@@ -66,8 +66,8 @@ def against(row: Mapping[str, Any], paper: Mapping[str, Any], measure: str = "ac
     value, low, high = row.get(measure), paper.get(f"{measure}_min"), paper.get(f"{measure}_max")
     if value is None or low is None or high is None:
         return None
-    # The paper's numbers have three decimals.
-    value = round(value, 3)
+    # To three decimals, which most of the paper's numbers have and the tables show.
+    value, low, high = (round(each, 3) for each in (value, low, high))
     return "below" if value < low else "above" if value > high else "within"
 
 

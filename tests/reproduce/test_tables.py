@@ -41,6 +41,13 @@ def test_a_median_is_compared_with_the_papers_range_in_its_three_decimals(value,
     assert against({"accuracy": value}, {}) is None
 
 
+def test_what_reads_the_same_in_a_table_is_within():
+    # The plain network's range on MNIST has four decimals: 0.980 stands beside (0.980, 0.984).
+    paper = {"accuracy_min": 0.9804, "accuracy_max": 0.9835}
+    found = [against({"accuracy": value}, paper) for value in (0.9794, 0.9801, 0.9841)]
+    assert found == ["below", "within", "within"]
+
+
 def test_sources_are_columns_in_their_order():
     rows = [
         {"m": "x", "source": "ours, our recipe", "v": "3"},
