@@ -1,9 +1,10 @@
-"""Where the recipes `ours` come from: candidates compared on a validation split, never on test data.
+"""Where the recipes `ours` and `gentle` come from: candidates compared on validation, never on test data.
 
     python bench/paper/choose.py --dataset phoneme --json bench/results/paper/choose_phoneme.json
 
 A fifth of the training data is held out; every candidate trains on the rest. Of those whose median
-(or pruned) model comes within half a percent of the best accuracy, the one with the fewest weights is chosen.
+(or pruned) model comes within half a percent of the best accuracy, a mean over the splits, the one with the
+fewest weights is chosen.
 Finished candidates are kept in the result file and not trained again.
 """
 
@@ -14,20 +15,46 @@ import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import torch
+from data_folder import data_folder
 
 from fastlbbnn import data
 from fastlbbnn._files import replace_file
 from fastlbbnn.evaluation import evaluate_run
-from fastlbbnn.training import RECIPES, Recipe, find_recipe, load_run, train
+from fastlbbnn.training import Recipe, find_recipe, load_run, train
 
 #: Share of the training data that is held out.
 VALIDATION = 0.2
 
 
-def candidates(method: str) -> dict[str, Recipe]:
-    """Name -> recipe: the paper's, ours without its choice for a data set, and that with one change."""
+def candidates(method: str, recipe: str) -> dict[str, Recipe]:
+    """Name -> recipe: the paper's, the named one, not fitted to a data set, and that with one change."""
+    changed = _gentle_candidates(method) if recipe == "gentle" else _our_candidates(method)
+    return {"paper": find_recipe(method, "paper"), **changed}
+
+
+def _gentle_candidates(method: str) -> dict[str, Recipe]:
+    gentle = find_recipe(method, "gentle")
+    first, *others = gentle.stages
+
+    def with_size(size: float) -> Recipe:
+        sizes = {k: size if k in ("inclusion", "covariance") else v for k, v in first.step_sizes.items()}
+        return replace(gentle, stages=(replace(first, step_sizes=sizes), *others))
+
+    def with_start(*logits: float) -> Recipe:
+        return replace(gentle, options={**gentle.options, "start_logits": list(logits)})
+
+    starts = ((0, 1), (-2, 1), (-2, 1.5), (-4, 1.5), (-4, 2.5))
+    return {
+        "gentle": gentle,
+        **{f"gentle, logits from {low} to {high}": with_start(low, high) for low, high in starts},
+        **{f"gentle, {size:g} at first": with_size(size) for size in (1e-4, 1e-3)},
+    }
+
+
+def _our_candidates(method: str) -> dict[str, Recipe]:
     ours = replace(find_recipe(method, "ours"), for_data={})
     stages = [s for s in ours.stages if s.start_from is None]
 
@@ -44,16 +71,11 @@ def candidates(method: str) -> dict[str, Recipe]:
         return replace(ours, stages=tuple(replace(s, step_sizes=scaled(s.step_sizes)) for s in stages))
 
     found = {
-        "paper": find_recipe(method, "paper"),
         "ours": ours,
         "no warm-up": replace(ours, stages=tuple(replace(s, kl_warmup=0) for s in stages)),
         "step sizes / 3": with_sizes(1 / 3),
         "step sizes * 3": with_sizes(3.0),
     }
-    if (method, "gentle") in RECIPES:
-        gentle = find_recipe(method, "gentle")
-        found["gentle"] = gentle
-        found |= {f"gentle, {size:g} at first": _gentler(gentle, size) for size in (1e-4, 7e-4, 1e-3)}
     if any(s.kl_warmup == s.until_epoch for s in stages):
 
         def with_warmup(epochs: int) -> Recipe:
@@ -77,13 +99,6 @@ def candidates(method: str) -> dict[str, Recipe]:
     return found
 
 
-def _gentler(recipe: Recipe, size: float) -> Recipe:
-    """With another step size of inclusion probabilities, and their covariance, in pre-training."""
-    first, *others = recipe.stages
-    sizes = {k: size if k in ("inclusion", "covariance") else v for k, v in first.step_sizes.items()}
-    return replace(recipe, stages=(replace(first, step_sizes=sizes), *others))
-
-
 def measure(recipe: Recipe, method: str, dataset: data.Dataset, seed: int) -> dict:
     """Figures of the network at the end of the main stage on the validation data."""
     recipe = replace(recipe, stages=tuple(s for s in recipe.stages if s.start_from is None))
@@ -104,27 +119,39 @@ def sparse_prediction(row: dict) -> str:
 
 
 def chosen(rows: list[dict]) -> str:
+    """Of the candidates that were tried on the most splits."""
     name = sparse_prediction(rows[0])
-    best = max(r[f"{name} accuracy"] for r in rows)
-    good = [r for r in rows if r[f"{name} accuracy"] >= best - 0.005]
-    return min(good, key=lambda r: r[f"{name} density"])["candidate"]
+    tried: dict[str, list[dict]] = {}
+    for row in rows:
+        tried.setdefault(row["candidate"], []).append(row)
+    splits = max(len(found) for found in tried.values())
+    means = {
+        candidate: [fmean(row[f"{name} {what}"] for row in found) for what in ("accuracy", "density")]
+        for candidate, found in tried.items()
+        if len(found) == splits
+    }
+    best = max(accuracy for accuracy, _ in means.values())
+    good = {c: density for c, (accuracy, density) in means.items() if accuracy >= best - 0.005}
+    return min(good, key=good.__getitem__)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", default="phoneme")
     parser.add_argument("--method", default="LBBNN-GP-MF")
+    parser.add_argument("--recipe", choices=("ours", "gentle"), default="ours")
     parser.add_argument("--only", nargs="*", help="names of candidates")
     parser.add_argument("--epochs", type=int, help="of the main stage; the others in proportion")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the split and of the training")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
-    dataset = data.load(args.dataset).with_validation(VALIDATION, seed=args.seed)
+    dataset = data.load(args.dataset, root=data_folder()).with_validation(VALIDATION, seed=args.seed)
     rows = json.loads(args.json.read_text())["rows"] if args.json and args.json.exists() else []
-    for name, recipe in candidates(args.method).items():
+    tried = candidates(args.method, args.recipe)
+    for name, recipe in tried.items():
         if args.only and name not in args.only:
             continue
         if args.epochs:
@@ -142,8 +169,8 @@ def main() -> None:
             args.json.parent.mkdir(parents=True, exist_ok=True)
             with replace_file(args.json) as temporary:
                 temporary.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
-    same = [r for r in rows if r["method"] == args.method and r["dataset"] == args.dataset]
-    print(f"chosen: {chosen(same)}")
+    same = [r for r in rows if (r["method"], r["dataset"]) == (args.method, args.dataset)]
+    print(f"chosen: {chosen([r for r in same if r['candidate'] in tried])}")
 
 
 if __name__ == "__main__":

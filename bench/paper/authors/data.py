@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from data_folder import data_folder
 from torch import Tensor
 
 import fastlbbnn.data
@@ -45,7 +46,7 @@ class Problem:
 
 def load(name: str) -> Problem:
     """phoneme, mnist or fmnist: 3,500 / 1,000 and 60,000 / 10,000 rows."""
-    found = fastlbbnn.data.load(name)
+    found = fastlbbnn.data.load(name, root=data_folder())
     phoneme = name == "phoneme"
     return Problem(
         name, found.x_train, found.y_train, found.x_test, found.y_test, found.classes,
