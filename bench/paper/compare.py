@@ -120,7 +120,7 @@ def report(folder: Path, paper: Path) -> str:
             continue
         methods = dict.fromkeys(row["method"] for row in rows)
         runs = ", ".join(f"{m} {len({r['seed'] for r in rows if r['method'] == m})}" for m in methods)
-        lines += [f"### {dataset.upper()}", "", f"Runs: {runs}.", ""]
+        lines += [f"#### {dataset.upper()}", "", f"Runs: {runs}.", ""]
         lines += table(
             ("method", "stage", "prediction, R", "accuracy, paper", "`authors`", "sure, paper", "`authors`",
              "density, paper", "`authors`"),
