@@ -167,7 +167,7 @@ class BayesianLinear(GaussianWeights):
         # a training step.
         p = self._parameters
         if mode is WeightMode.MEDIAN:
-            omega = self.decided_logits(current.threshold)
+            omega = self._median_logits(current)
         else:
             omega = self.logits(seed)
         if once:
@@ -177,6 +177,13 @@ class BayesianLinear(GaussianWeights):
             for name in ("kappa", "rho", "bias_kappa", "bias_rho")
         )
         return kappa, rho, omega, bias_kappa, bias_rho
+
+    def _median_logits(self, current: Pass) -> Tensor | None:
+        if current.structures is None:
+            return self.decided_logits(current.threshold)
+        if self not in current.structures:
+            current.structures[self] = self.decided_logits(current.threshold)
+        return current.structures[self]
 
     def leave_inclusion_kl(self, mode: WeightMode) -> None:
         """Leave ``inclusion_kl`` for the objective, after a pass that drew logits."""

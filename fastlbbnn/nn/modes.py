@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ class Pass(NamedTuple):
     generator: torch.Generator | None = None  # None: torch's default
     threshold: float = 0.5  # of the median model
     kl: Literal["closed", "sampled"] = "closed"  # which five sums a sampling layer leaves
+    structures: dict[Any, Tensor] | None = None  # layer -> its median model; None: found in every pass
 
 
 _current = Pass()
@@ -61,6 +62,9 @@ class weights:
         threshold: inclusion probability above which the median model keeps a weight.
         kl: "closed" (default) integrates indicators and weights out of the KL; "sampled" is the
             paper's log q - log p at the draw, computed in plain PyTorch.
+        keep_structure: the passes within that draw from the median model find it once. For training it on
+            while inclusion probabilities stay as they are: those of dependent indicators are an integral
+            each, which takes many times as long as the rest of a step.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class weights:
         generator: torch.Generator | None = None,
         threshold: float | None = None,
         kl: Literal["closed", "sampled"] | None = None,
+        keep_structure: bool = False,
     ) -> None:
         if mode is not None:
             try:
@@ -84,7 +89,8 @@ class weights:
             raise ValueError(f"threshold={threshold}; expected a probability in [0, 1)")
         if kl not in (None, "closed", "sampled"):
             raise ValueError(f"kl={kl!r}; expected 'closed' or 'sampled'")
-        self._changes = (mode, samples, generator, threshold, kl)
+        structures = {} if keep_structure else None
+        self._changes = (mode, samples, generator, threshold, kl, structures)
 
     def __enter__(self) -> None:
         global _current

@@ -127,8 +127,6 @@ class _Trainer:
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.pruning: GradualPruning | None = None
-        #: Of the median model, in a stage that trains it.
-        self.threshold = 0.5
 
     def train(self) -> None:
         checkpoint = Checkpoint(self.checkpoint_path) if self.checkpoint_path.exists() else None
@@ -170,7 +168,22 @@ class _Trainer:
         if checkpoint is not None:
             checkpoint.restore(optimizer, self.generator, self.pruning)
         sizes = [group["lr"] for group in optimizer.param_groups]
-        self.threshold = self._median_threshold(stage)
+        # The inclusion probabilities stay where the median model is trained.
+        is_median = stage.mode == WeightMode.MEDIAN.value
+        with weights(threshold=self._median_threshold(stage), keep_structure=is_median):
+            self._epochs(index, start, sizes, optimizer, bar)
+        if self.pruning is not None:
+            self.pruning.detach()
+        if stage.saves is not None:
+            save_network(
+                self.folder / f"{stage.saves}.safetensors", self.network, self.noise, stage=stage.saves,
+                epoch=self.epoch,
+            )
+        write_history(self.folder / "history.csv", self.history)
+
+    def _epochs(self, index: int, start: int, sizes: list[float], optimizer: Adam, bar: tqdm) -> None:
+        """What is left of a stage that began after epoch ``start`` with these step sizes."""
+        stage = self.recipe.stages[index]
         saved = time.monotonic()
         while self.epoch < stage.until_epoch and not self._has_found_prior(stage):
             if stage.final_factor is not None:
@@ -188,14 +201,6 @@ class _Trainer:
             if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                 self._save(index, start, optimizer)
                 saved = time.monotonic()
-        if self.pruning is not None:
-            self.pruning.detach()
-        if stage.saves is not None:
-            save_network(
-                self.folder / f"{stage.saves}.safetensors", self.network, self.noise, stage=stage.saves,
-                epoch=self.epoch,
-            )
-        write_history(self.folder / "history.csv", self.history)
 
     def _median_threshold(self, stage: Stage) -> float:
         """The threshold of the median model that a stage trains; without a path there would be nothing but
@@ -284,11 +289,10 @@ class _Trainer:
                 self.pruning.step()
             log_likelihood, kl = -loss.item(), torch.as_tensor(kl).item()
         else:
-            with weights(threshold=self.threshold):
-                bound = elbo(
-                    self.network, x, y, n_data=self.dataset.n_train, likelihood=self.likelihood,
-                    samples=self.recipe.samples, mode=stage.mode, generator=self.generator,
-                )
+            bound = elbo(
+                self.network, x, y, n_data=self.dataset.n_train, likelihood=self.likelihood,
+                samples=self.recipe.samples, mode=stage.mode, generator=self.generator,
+            )
             optimizer.backward_step(bound.loss if kl_weight == 1.0 else bound.tempered_loss(kl_weight))
             output, log_likelihood, kl = bound.output, bound.log_likelihood.item(), bound.kl.item()
         if self.noise is not None:

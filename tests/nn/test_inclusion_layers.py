@@ -25,6 +25,7 @@ from fastlbbnn.nn import (
     weights,
 )
 from fastlbbnn.nn.inclusion import FAMILIES, Inclusion
+from fastlbbnn.objective import bayesian_layers
 
 
 @pytest.fixture(params=list(RANDOM))
@@ -74,6 +75,42 @@ def test_draws_are_reproducible_through_a_generator(name, mode, samples):
             outputs.append(layer(inputs))
     assert torch.equal(*outputs[:2])
     assert not torch.equal(*outputs[1:])
+
+
+@pytest.mark.parametrize("network", ["layers", "mlp"])
+def test_a_kept_structure_is_found_once_and_the_same(name, network, monkeypatch):
+    if network == "mlp":
+        torch.manual_seed(2)
+        model = MLP(9, 6, 3, inclusion=RANDOM[name])
+        for layer in bayesian_layers(model):
+            perturb(layer.inclusion)
+    else:
+        model = nn.Sequential(layer_of(name))
+    found = []
+    usual = Inclusion.chosen
+    monkeypatch.setattr(Inclusion, "chosen", lambda self, t: found.append(self) or usual(self, t))
+    x = torch.randn(4, 9)
+
+    def draws(**kept) -> list[Tensor]:
+        found.clear()
+        with weights(threshold=0.6, generator=torch.Generator().manual_seed(1), **kept):
+            # An objective sets the mode itself, within.
+            outputs = []
+            for _ in range(3):
+                with weights("median"):
+                    outputs.append(model(x))
+        return outputs
+
+    expected, layers = draws(), len(set(found))
+    assert len(found) == 3 * layers
+    for one, other in zip(draws(keep_structure=True), expected):
+        assert torch.equal(one, other)
+    assert len(found) == layers
+    # Nothing is left of it afterwards.
+    for inclusion in set(found):
+        inclusion.xi.data.fill_(-9.0)
+    with weights("median", threshold=0.6, generator=torch.Generator().manual_seed(1)):
+        assert not torch.equal(model(x), expected[0])
 
 
 @pytest.mark.parametrize("estimator", ["concrete", "local"])

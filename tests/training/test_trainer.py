@@ -189,8 +189,9 @@ def test_the_median_model_that_is_trained_has_a_path(data, tmp_path):
     before = load_run(out).model().state_dict()
     index = next(i for i, s in enumerate(recipe.stages) if s.mode == "median")
     trainer._stage(index, None, tqdm(disable=True))
-    assert trainer.threshold < 0.01
-    kept = torch.sigmoid(before["0.inclusion.omega"]) > trainer.threshold
+    threshold = trainer._median_threshold(recipe.stages[index])
+    assert threshold < 0.01
+    kept = torch.sigmoid(before["0.inclusion.omega"]) > threshold
     moved = trainer.network.state_dict()["0.kappa"] != before["0.kappa"]
     assert kept.any()
     assert moved[kept].all()
