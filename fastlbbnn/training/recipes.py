@@ -56,16 +56,21 @@ class Recipe:
     notes: str = ""
     #: Data set -> options that take the place of those above there, found on a validation split of that set.
     for_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Data set -> epochs of the main stage there, all stages in proportion.
+    epochs_on: Mapping[str, int] = field(default_factory=dict)
 
     def on(self, dataset: str) -> Recipe:
         """The recipe for one data set, with nothing left to decide."""
         options = {**self.options, **self.for_data.get(dataset, {})}
-        return replace(self, options=options, for_data={})
+        stages = self.stages
+        if dataset in self.epochs_on:
+            stages = self._stages_until(self.epochs_on[dataset])
+        return replace(self, stages=stages, options=options, for_data={}, epochs_on={})
 
     def settings(self) -> dict[str, Any]:
         """As plain data, for ``run.json``, which is about one data set."""
         settings = asdict(self)
-        del settings["for_data"]
+        del settings["for_data"], settings["epochs_on"]
         return settings
 
     @staticmethod
@@ -79,6 +84,13 @@ class Recipe:
         """The same stages with the main stage ending after ``epochs``, all others in proportion."""
         if epochs < 1:
             raise ValueError(f"epochs={epochs}; expected at least 1")
+        notes = f"{self.notes} Here with {epochs} epochs, all stages in proportion.".strip()
+        return replace(
+            self, stages=self._stages_until(epochs), name=f"{self.name}, {epochs} epochs", notes=notes,
+            epochs_on={},
+        )
+
+    def _stages_until(self, epochs: int) -> tuple[Stage, ...]:
         main = next(s.until_epoch for s in self.stages if s.saves == "trained")
         stages, previous = [], 0
         for stage in self.stages:
@@ -89,8 +101,7 @@ class Recipe:
             stages.append(replace(stage, until_epoch=until, kl_warmup=warmup))
             # Both kinds of post-training follow the main stage, not each other.
             previous = until if stage.saves in (None, "trained") else previous
-        notes = f"{self.notes} Here with {epochs} instead of {main} epochs, all stages in proportion.".strip()
-        return replace(self, stages=tuple(stages), name=f"{self.name}, {epochs} epochs", notes=notes)
+        return tuple(stages)
 
 
 def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

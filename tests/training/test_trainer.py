@@ -288,6 +288,18 @@ def test_options_for_a_data_set_take_the_place_of_the_others(data, tmp_path):
     assert recipe.on("unheard of").options == recipe.options
 
 
+def test_epochs_for_a_data_set_take_the_place_of_the_others(data, tmp_path):
+    recipe = replace(find_recipe("LBBNN-GP-MF", "paper"), epochs_on={"toy": 50, "other": 100}, **_QUICK)
+    ends = [stage.until_epoch for stage in recipe.stages]
+    assert ends == [20, 250, 300, 300]
+    assert [stage.until_epoch for stage in recipe.on("toy").stages] == [4, 50, 60, 60]
+    assert [stage.until_epoch for stage in recipe.on("unheard of").stages] == ends
+    # Who asks for a number of epochs gets it.
+    run = load_run(train("LBBNN-GP-MF", data, recipe.scaled(5), out=tmp_path / "run", progress=False))
+    assert [stage.until_epoch for stage in run.recipe.stages] == [1, 5, 6, 6]
+    assert "epochs_on" not in run.config["settings"]
+
+
 def test_other_words_about_a_recipe_are_no_other_recipe(data, tmp_path):
     recipe = _recipe("FNN")
     folder = train("FNN", data, recipe, out=tmp_path / "run", progress=False)
