@@ -55,7 +55,7 @@ def _gentle_candidates(method: str) -> dict[str, Recipe]:
 
 
 def _our_candidates(method: str) -> dict[str, Recipe]:
-    ours = replace(find_recipe(method, "ours"), for_data={})
+    ours = replace(find_recipe(method, "ours"), for_data={}, epochs_on={})
     stages = [s for s in ours.stages if s.start_from is None]
 
     def with_options(**options) -> Recipe:

@@ -270,16 +270,24 @@ _OURS_LOGITS = {
 }
 
 
+#: A step with dependent indicators takes two to three times as long. For LBBNN-GP-MF on MNIST 100 epochs give
+#: the averaged predictions of 250, and a median model that is right on 0.2 % fewer of the test rows.
+_SHORTER = {"mnist": 100, "fmnist": 100}
+_SHORTER_NOTES = " On MNIST and FMNIST 100 epochs in all, every stage in proportion."
+
+
 def _ours() -> list[Recipe]:
     main = Stage("training", 250, _OURS_SIZES, saves="trained", final_factor=0.01)
     post = _post_training({"weights": 1e-4})
     recipes = []
     for method, logits in _OURS_LOGITS.items():
         pre = Stage("pre-training", 220, {**_OURS_SIZES, "sigma2": 1e-3}, kl_warmup=220)
+        dependent = method != "LBBNN-GP-MF"
         recipes.append(
             Recipe(
-                method, "ours", (pre, main, *post), options={**_OURS_NETWORK, **logits}, notes=_OURS_NOTES,
-                for_data=_OURS_FOR_DATA,
+                method, "ours", (pre, main, *post), options={**_OURS_NETWORK, **logits},
+                notes=_OURS_NOTES + (_SHORTER_NOTES if dependent else ""), for_data=_OURS_FOR_DATA,
+                epochs_on=_SHORTER if dependent else {},
             )
         )
     sizes = {"weights": 1e-3, "inclusion": 1e-2, "scales": 1e-2}
