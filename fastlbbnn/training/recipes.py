@@ -273,7 +273,7 @@ _OURS_LOGITS = {
 #: A step with dependent indicators takes two to three times as long. For LBBNN-GP-MF on MNIST 100 epochs give
 #: the averaged predictions of 250, and a median model that is right on 0.2 % fewer of the test rows.
 _SHORTER = {"mnist": 100, "fmnist": 100}
-_SHORTER_NOTES = " On MNIST and FMNIST 100 epochs in all, every stage in proportion."
+_SHORTER_NOTES = " On MNIST and FMNIST 100 epochs in the place of 250, the other stages in proportion."
 
 
 def _ours() -> list[Recipe]:
