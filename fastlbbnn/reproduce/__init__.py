@@ -56,7 +56,8 @@ def _write_page(
     from ..training.run import versions
 
     about = versions()
-    recipes = " and ".join(settings.recipes)
+    *others, last = settings.recipes
+    recipes = f"{', '.join(others)} and {last}" if others else last
     epochs = (
         "" if settings.epochs is None else f", main stage of {settings.epochs} epochs instead of the recipe's"
     )

@@ -334,12 +334,15 @@ def correlations(ctx: Context) -> Part:
                     continue
                 matrix = indicator_correlations(last, INDICATOR_DRAWS, ctx.settings.first_seed)
                 matrices[job.method] = matrix
-                off = matrix[~np.eye(len(matrix), dtype=bool)]
-                off = off[np.isfinite(off)]
+                units = np.arange(len(matrix)) // (len(matrix) // last.inclusion.rows)
+                same_unit = units[:, None] == units[None, :]
+                others = ~np.eye(len(matrix), dtype=bool) & np.isfinite(matrix)
+                off, within = matrix[others], matrix[others & same_unit]
                 rows.append({
                     "dataset": job.dataset_name, "method": job.method, "recipe": recipe, "seed": job.seed,
                     "draws": INDICATOR_DRAWS, "indicators": len(matrix), "pairs": int(off.size) // 2,
                     "standard_deviation": float(off.std()) if off.size else None,
+                    "standard_deviation_of_one_unit": float(within.std()) if within.size else None,
                     "if_independent": 1.0 / math.sqrt(INDICATOR_DRAWS),
                     "largest": float(np.abs(off).max()) if off.size else None,
                 })  # fmt: skip
@@ -353,10 +356,14 @@ def correlations(ctx: Context) -> Part:
                     "changed.",
                 ))  # fmt: skip
     table = write_csv(ctx.folder / "correlations.csv", rows)
-    head = ["data", "method", "recipe", "pairs", "standard deviation", "if independent", "largest"]
+    head = [
+        "data", "method", "recipe", "pairs", "standard deviation", "of weights into one unit",
+        "if independent", "largest",
+    ]  # fmt: skip
     body = [
         [r["dataset"], r["method"], r["recipe"], f"{r['pairs']:,}", number(r["standard_deviation"], 4),
-         number(r["if_independent"], 4), number(r["largest"])]
+         number(r["standard_deviation_of_one_unit"], 4), number(r["if_independent"], 4),
+         number(r["largest"])]
         for r in rows
     ]  # fmt: skip
     return Part("Correlations of indicators", "\n".join(text) + "\n" + markdown(head, body), (table, *files))
