@@ -88,7 +88,8 @@ def reproduce(
     correlations             of indicators, for the three structure families
 
     Trains what is missing into DIR/runs, which all experiments share, and writes DIR/EXPERIMENT.md with its
-    CSV files and figures. Interrupted, the same call continues where it stopped.
+    CSV files and figures. Interrupted, the same call continues where it stopped. Tables are made of the runs'
+    results: their networks (*.safetensors) may be deleted, and are trained again where a figure needs them.
     """
     import os
 
