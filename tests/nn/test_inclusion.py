@@ -152,6 +152,13 @@ def test_mean_sigmoid_is_the_integral(sd):
     assert ((got >= 0.0) & (got <= 1.0)).all()
 
 
+@pytest.mark.parametrize("sd", [0.3, 3.0, 8.0, 13.0, 20.0])
+def test_rounding_leaves_probabilities(sd):
+    mean = torch.linspace(-200.0, 200.0, 4001)
+    got = mean_sigmoid(mean, torch.full_like(mean, sd))
+    assert ((got >= 0.0) & (got <= 1.0)).all()
+
+
 def test_probabilities_are_the_mean_of_drawn_alphas(name):
     family = make(name)
     seeds = functional.draw_seed(torch.Generator().manual_seed(8), "cpu", (1000,))
