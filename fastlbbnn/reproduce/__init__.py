@@ -64,7 +64,8 @@ def _write_page(
     page = [
         f"# {experiment.title}\n",
         f"The paper's {experiment.source}. Made by `fastlbbnn reproduce {experiment.name}`: {done} of "
-        f"{wanted} runs, {settings.runs} a method, recipe {recipes}{epochs}; "
+        f"{wanted} runs, {'' if done == wanted else 'at most '}{settings.runs} a method, recipe "
+        f"{recipes}{epochs}; "
         f"fastlbbnn {about['fastlbbnn']}, torch {about['torch']}.\n",
     ]
     page += [f"## {part.title}\n\n{part.text}" for part in parts]
