@@ -305,7 +305,10 @@ OUTPUTS: dict[str, Callable[[Context], Part]] = {
 def make(ctx: Context) -> list[Part]:
     """Every output of the experiment, of the runs that are done."""
     if not ctx.done:
-        raise ValueError(f"no run of {ctx.experiment.name} is finished; nothing to make tables of")
+        why = "is finished"
+        if ctx.experiment.needs_networks:
+            why += " and has its networks (*.safetensors); without --only-tables they are trained"
+        raise ValueError(f"no run of {ctx.experiment.name} {why}; nothing to make tables of")
     parts = []
     with warnings.catch_warnings():
         # Median models without a path are resolved in the results, which say at which threshold.

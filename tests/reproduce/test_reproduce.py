@@ -143,6 +143,8 @@ def test_results_are_enough_for_tables_and_histograms(records, done, recipes, da
 
 def test_what_needs_a_network_that_is_gone_trains_it_again(records, done, recipes, data):
     what = experiment(data, "samples", methods=("LBBNN-GP-MF",), needs_networks=True)
+    with pytest.raises(ValueError, match="no run of tiny is finished and has its networks"):
+        reproduce(what, settings(records), train=False)
     reproduce(what, settings(records))
     place = "runs/columns/LBBNN-GP-MF/paper/seed-0"
     for name in LEARNED:
