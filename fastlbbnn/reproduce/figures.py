@@ -13,6 +13,7 @@ from .. import metrics, plots
 from ..inclusion_counts import InclusionCounts
 from ..nn.linear import BayesianLinear
 from ..structure import chain
+from ..training import load_run
 from ..uncertainty import entropy_parts
 from .context import Context, Part, full_prediction, sparse_prediction
 from .jobs import dataset_label
@@ -217,8 +218,6 @@ def samples(ctx: Context) -> Part:
     counts = [r for r in SAMPLE_COUNTS if r <= ctx.settings.figure_samples]
     rows: list[Row] = []
     for job in ctx.done:
-        from ..training import load_run
-
         dataset, network = ctx.dataset(job.dataset), load_run(job.folder).model("trained")
         for sparse, prediction in enumerate((full_prediction(job.method), sparse_prediction(job.method))):
             if prediction is None or not prediction.mode.random:
