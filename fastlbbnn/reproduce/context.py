@@ -61,7 +61,9 @@ class Context:
 
     @property
     def recipes(self) -> list[str]:
-        return list(dict.fromkeys(job.recipe for job in self.done))
+        """The asked ones that were run: a method that has none of them is shown beside them with its own."""
+        found = dict.fromkeys(job.recipe for job in self.done)
+        return [recipe for recipe in self.settings.recipes if recipe in found] or list(found)
 
     def first(self, dataset: str, recipe: str, methods: tuple[str, ...] = ()) -> Iterator[tuple[Job, Run]]:
         """The run with the smallest seed of every method; of its own recipe if it has not this one."""

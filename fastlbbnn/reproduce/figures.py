@@ -92,7 +92,8 @@ def foreign_entropies(ctx: Context) -> Part:
                 path = plots.save(drawing, ctx.folder / f"entropies-{kind}-{recipe}.png")
                 files.append(path)
                 text.append(_image(
-                    ctx, path, f"Entropies out of domain, {kind.replace('-', ' ')}, {recipe_name(recipe)}. "
+                    ctx, path, f"Entropies out of domain, {kind.replace('after-', 'after ')}, "
+                    f"{recipe_name(recipe)}. "
                     "The closer to the lower right corner, the less the network pretends to know. S: after "
                     "the method's own sparsification.",
                 ))  # fmt: skip

@@ -195,6 +195,17 @@ def test_out_of_domain(done, data, recipes):
     assert "trained on" in page.read_text()
 
 
+def test_a_figure_is_only_called_by_the_recipe_that_was_asked_for(done, data, recipes):
+    # BNN-GP-MF has no other recipe than the paper's: it is shown beside ours, which is not the paper's.
+    what = experiment(data, "foreign_entropies", datasets=2, methods=("LBBNN-GP-MF", "BNN-GP-MF"))
+    page, table, *figures = reproduce(what, settings(done, recipes=("ours",)), train=False)
+    kinds = ("trained", "after-post-training")
+    assert {p.name for p in figures} == {f"entropies-{kind}-ours.png" for kind in kinds}
+    shown = {(row["method"], row["recipe"]) for row in read_csv(table)}
+    assert shown == {("LBBNN-GP-MF", "ours"), ("BNN-GP-MF", "paper")}
+    assert "after post-training, our recipe" in page.read_text()
+
+
 def test_single_images_and_wrong_ones(done, data, recipes, monkeypatch):
     monkeypatch.setattr(figures_module, "SHOWN", 2)
     monkeypatch.setattr(figures_module, "WRONG", 2)
