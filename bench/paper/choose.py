@@ -1,4 +1,4 @@
-"""Where the recipes `ours` and `gentle` come from: candidates compared on validation, never on test data.
+"""Where `ours`, `gentle` and `early` come from: candidates compared on validation, never on test data.
 
     python bench/paper/choose.py --dataset phoneme --json bench/results/paper/choose_phoneme.json
 
@@ -8,6 +8,8 @@ weights is chosen. The margin is what a split can tell apart: half a percent on 
 a percent on the 12,000 of MNIST, where the paper's density gives the hyperprior (``--fitted``):
 
     python bench/paper/choose.py --dataset mnist --fitted --epochs 100 --margin 0.001 \
+        --json bench/results/paper/choose_mnist.json
+    python bench/paper/choose.py --dataset mnist --recipe early --margin 0.001 \
         --json bench/results/paper/choose_mnist.json
 
 Finished candidates are kept in the result file and not trained again.
@@ -34,18 +36,20 @@ from fastlbbnn.training import Recipe, find_recipe, load_run, train
 VALIDATION = 0.2
 
 
-def candidates(method: str, recipe: str, fitted_to: str | None) -> dict[str, Recipe]:
+def candidates(method: str, recipe: str, dataset: str, fitted: bool) -> dict[str, Recipe]:
     """Name -> recipe: the paper's, the named one and that with one change.
 
-    ``ours`` either is not fitted to a data set, or as it is for one, and then called so.
+    ``ours`` either is not fitted to a data set, or as it is for one, and then called so; ``early`` is.
     """
     if recipe == "gentle":
         changed = _gentle_candidates(method)
-    elif fitted_to is None:
-        changed = _our_candidates(replace(find_recipe(method, "ours"), for_data={}, epochs_on={}))
+    elif recipe == "early":
+        changed = _early_candidates(find_recipe(method, "early").on(dataset))
+    elif fitted:
+        ours = replace(find_recipe(method, "ours"), epochs_on={}).on(dataset)
+        changed = {f"fitted, {name}": r for name, r in _our_candidates(ours).items()}
     else:
-        fitted = replace(find_recipe(method, "ours"), epochs_on={}).on(fitted_to)
-        changed = {f"fitted, {name}": r for name, r in _our_candidates(fitted).items()}
+        changed = _our_candidates(replace(find_recipe(method, "ours"), for_data={}, epochs_on={}))
     return {"paper": find_recipe(method, "paper"), **changed}
 
 
@@ -65,6 +69,18 @@ def _gentle_candidates(method: str) -> dict[str, Recipe]:
         "gentle": gentle,
         **{f"gentle, logits from {low} to {high}": with_start(low, high) for low, high in starts},
         **{f"gentle, {size:g} at first": with_size(size) for size in (1e-4, 1e-3)},
+    }
+
+
+def _early_candidates(early: Recipe) -> dict[str, Recipe]:
+    first, *others = early.stages
+
+    def with_structure_held_after(epochs: int) -> Recipe:
+        return replace(early, stages=(replace(first, until_epoch=epochs), *others))
+
+    return {
+        "early": early,
+        **{f"early, held after {n} epochs": with_structure_held_after(n) for n in (10, 40)},
     }
 
 
@@ -152,7 +168,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", default="phoneme")
     parser.add_argument("--method", default="LBBNN-GP-MF")
-    parser.add_argument("--recipe", choices=("ours", "gentle"), default="ours")
+    parser.add_argument("--recipe", choices=("ours", "gentle", "early"), default="ours")
     parser.add_argument("--fitted", action="store_true", help="change `ours` as it is for this data set")
     parser.add_argument("--margin", type=float, default=0.005, help="of accuracies that count as the same")
     parser.add_argument("--only", nargs="*", help="names of candidates")
@@ -165,14 +181,14 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     dataset = data.load(args.dataset, root=data_folder()).with_validation(VALIDATION, seed=args.seed)
     rows = json.loads(args.json.read_text())["rows"] if args.json and args.json.exists() else []
-    tried = candidates(args.method, args.recipe, args.dataset if args.fitted else None)
+    tried = candidates(args.method, args.recipe, args.dataset, args.fitted)
     for name, recipe in tried.items():
         if args.only and name not in args.only:
             continue
         if args.epochs:
             recipe = recipe.scaled(args.epochs)
         about = {"dataset": args.dataset, "method": args.method, "candidate": name, "seed": args.seed,
-                 "epochs": args.epochs or 250}
+                 "epochs": next(s.until_epoch for s in recipe.stages if s.saves == "trained")}
         if any(about.items() <= row.items() for row in rows):
             continue
         row = about | measure(recipe, args.method, dataset, args.seed)

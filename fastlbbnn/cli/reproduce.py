@@ -16,7 +16,7 @@ NAMES = (
     "correlations", "samples",
 )  # fmt: skip
 
-RECIPES = ("paper", "gentle", "ours")
+RECIPES = ("paper", "gentle", "early", "ours")
 
 
 @app.command(short_help="Regenerate the paper's tables and figures.")
@@ -42,7 +42,8 @@ def reproduce(
         optional("--widths", metavar="B", help="Only these width factors (widths)."),
     ] = None,
     recipe: Annotated[
-        str, typer.Option(help="paper, gentle, ours, several of them a,b, both (paper and ours) or all.")
+        str,
+        typer.Option(help="paper, gentle, early, ours, several of them a,b, both (paper and ours) or all."),
     ] = "paper",
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Tables and figures, and DIR/runs.")

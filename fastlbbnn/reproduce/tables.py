@@ -24,10 +24,12 @@ SOURCES = {
     "authors": "authors' objective",
     "ours, paper's recipe": "ours, paper's recipe",
     "ours, gentle recipe": "ours, gentle recipe",
+    "ours, early recipe": "ours, early recipe",
     "ours, our recipe": "ours, our recipe",
 }
 _RECIPE_SOURCES = {
-    "paper": "ours, paper's recipe", "gentle": "ours, gentle recipe", "ours": "ours, our recipe",
+    "paper": "ours, paper's recipe", "gentle": "ours, gentle recipe", "early": "ours, early recipe",
+    "ours": "ours, our recipe",
 }  # fmt: skip
 
 MEASURES = ("accuracy", "accuracy_at_095", "classified_at_095", "density")

@@ -345,7 +345,7 @@ def test_a_method_without_the_asked_recipe_uses_its_own():
     ("arguments", "message"),
     [
         (["cifar"], "expected one of mnist"),
-        (["phoneme", "--recipe", "theirs"], "expected paper, gentle, ours"),
+        (["phoneme", "--recipe", "theirs"], "expected paper, gentle, early, ours"),
         (["phoneme", "--methods", "LSTM"], "expected one of LBBNN-GP-MF"),
         (["phoneme", "--datasets", "mnist"], "expected some of phoneme"),
         (["widths", "--widths", "1,12"], "no width 12"),
