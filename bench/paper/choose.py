@@ -8,8 +8,9 @@ weights is chosen. The margin is what a split can tell apart: half a percent on 
 a percent on the 12,000 of MNIST, where the paper's density gives the hyperprior (``--fitted``):
 
     python bench/paper/choose.py --dataset mnist --fitted --epochs 100 --margin 0.001 \
-        --json bench/results/paper/choose_mnist.json
-    python bench/paper/choose.py --dataset mnist --recipe early --margin 0.001 \
+        --only "fitted, ours" "fitted, step sizes / 3" "fitted, warm-up of 60 epochs" \
+        "fitted, warm-up of 150 epochs" --json bench/results/paper/choose_mnist.json
+    python bench/paper/choose.py --dataset mnist --recipe early --margin 0.001 --only early \
         --json bench/results/paper/choose_mnist.json
 
 Finished candidates are kept in the result file and not trained again.

@@ -27,10 +27,8 @@ SOURCES = {
     "ours, early recipe": "ours, early recipe",
     "ours, our recipe": "ours, our recipe",
 }
-_RECIPE_SOURCES = {
-    "paper": "ours, paper's recipe", "gentle": "ours, gentle recipe", "early": "ours, early recipe",
-    "ours": "ours, our recipe",
-}  # fmt: skip
+#: Those that are not called by their name, as "ours, gentle recipe" is.
+_RECIPE_SOURCES = {"paper": "ours, paper's recipe", "ours": "ours, our recipe"}
 
 MEASURES = ("accuracy", "accuracy_at_095", "classified_at_095", "density")
 

@@ -300,6 +300,17 @@ def test_epochs_for_a_data_set_take_the_place_of_the_others(data, tmp_path):
     assert "epochs_on" not in run.config["settings"]
 
 
+@pytest.mark.parametrize("method", ["LBBNN-GP-MF", "LBBNN-GP-MVN", "LBBNN-GP-LFMVN"])
+def test_early_decides_the_structure_first_and_holds_it(method, data, tmp_path):
+    # Six epochs of pre-training move the logits, the 24 after them must not.
+    recipe = replace(find_recipe(method, "early").scaled(30), **_QUICK)
+    history = load_run(train(method, data, recipe, out=tmp_path / "run", progress=False)).history
+    deciding = [row["mean_inclusion"] for row in history if row["stage"] == "pre-training"]
+    held = {row["mean_inclusion"] for row in history if row["stage"] == "training"}
+    assert len(deciding) == 6 and len(set(deciding)) == 6
+    assert held == {deciding[-1]}
+
+
 def test_other_words_about_a_recipe_are_no_other_recipe(data, tmp_path):
     recipe = _recipe("FNN")
     folder = train("FNN", data, recipe, out=tmp_path / "run", progress=False)
