@@ -17,7 +17,7 @@ from ..training.pruning import prune_neurons, prune_weights
 from . import figures, paper_numbers
 from .context import Context, Part
 from .jobs import dataset_label
-from .tables import MEASURES, Row, against, by_source, markdown, number, spread, summarise, write_csv
+from .tables import MEASURES, SOURCES, Row, against, by_source, markdown, number, spread, summarise, write_csv
 
 _KEYS = ("dataset", "method", "gamma", "beta", "R", "source")
 _HEADINGS = {"method": "method", "gamma": "gamma", "beta": "beta", "R": "R"}
@@ -87,10 +87,11 @@ def predictions(ctx: Context) -> Part:
     for row in found:
         if row["source"].startswith("ours"):
             row["against_paper"] = against(row, paper.get(_place(row), {}))
+            row["paper_density"] = paper.get(_place(row), {}).get("density")
     found.sort(key=_sort_key)
-    shown = ("stage", "epoch_seconds_rtx2080ti")
+    hidden = ("stage", "epoch_seconds_rtx2080ti", "paper_density")
     path = write_csv(
-        ctx.folder / "predictions.csv", [{k: v for k, v in r.items() if k not in shown} for r in found]
+        ctx.folder / "predictions.csv", [{k: v for k, v in r.items() if k not in hidden} for r in found]
     )
     text = []
     for dataset in ctx.datasets:
@@ -116,13 +117,42 @@ def _prediction_text(dataset: str, rows: list[Row]) -> str:
 
     marked = any(row.get("against_paper") for row in rows)
     return (
-        f"### {dataset}: accuracy\n\nMedian (smallest, largest) over the runs ({counts}).\n\n"
+        (summary_text(dataset, rows) if marked else "")
+        + f"### {dataset}: accuracy\n\nMedian (smallest, largest) over the runs ({counts}).\n\n"
         + by_source(rows, _HEADINGS, accuracy, _MARKS_NOTE if marked else "")
         + f"\n### {dataset}: density\n\n"
         + by_source(rows, _HEADINGS, lambda row: spread(row, "density"))
         + f"\n### {dataset}: decisions at 0.95\n\nAccuracy where decided, and how many were.\n\n"
         + by_source(rows, _HEADINGS, decided)
     )
+
+
+def summary_text(dataset: str, rows: list[Row]) -> str:
+    """A line a method and recipe: how many of its predictions hold against the paper's."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.get("against_paper"):
+            groups.setdefault((row["method"], row["source"]), []).append(row)
+    body = []
+    for (method, source), group in groups.items():
+        reached = sum(row["against_paper"] != "below" for row in group)
+        # To the three decimals that the paper has; a few weights in a million are no difference.
+        no_denser = sum(round(row["density"], 3) <= row["paper_density"] for row in group)
+        sparsest = min(group, key=lambda row: row["density"])
+        holds = reached == no_denser == len(group)
+        body.append([
+            method, SOURCES.get(source, source), str(max(row["runs"] for row in group)),
+            f"{reached} of {len(group)}", f"{no_denser} of {len(group)}",
+            number(sparsest["density"]), number(sparsest["paper_density"]), "✔" if holds else "",
+        ])  # fmt: skip
+    head = [
+        "method", "column below", "runs", "as accurate", "no denser", "sparsest: density", "paper's", "both"
+    ]
+    note = (
+        "Of a method's ways to predict, how many have a median accuracy within the range of the paper's runs "
+        "or above it, and how many use no larger share of the weights than the paper's."
+    )
+    return f"### {dataset}: against the paper\n\n{note}\n\n{markdown(head, body)}\n"
 
 
 def _no_path_text(rows: list[Row]) -> str:

@@ -139,6 +139,13 @@ def _post_training(post: Mapping[str, float], until: int = 300) -> tuple[Stage, 
     )
 
 
+def _dropout_stages(sizes: Mapping[str, float]) -> tuple[Stage, ...]:
+    return (
+        Stage("training", 250, sizes, saves="trained"),
+        Stage("post-training", 300, _ADAM, start_from="trained", saves="post-trained"),
+    )
+
+
 _ADAM = {"weights": 1e-4}
 
 #: Table 1: A_omega (mean-field) and A_xi, A_Sigma (MVN); Table S-1: LFMVN.
@@ -185,15 +192,7 @@ def _paper() -> list[Recipe]:
         recipes.append(Recipe(method, "paper", plain, options={"start": "paper"}))
     recipes.append(Recipe("FNN", "paper", plain))
     everything = {"weights": 1e-4, "inclusion": 1e-4, "scales": 1e-4}
-    recipes.append(
-        Recipe(
-            "BNN-GP-CMF", "paper",
-            (
-                Stage("training", 250, everything, saves="trained"),
-                Stage("post-training", 300, _ADAM, start_from="trained", saves="post-trained"),
-            ),
-        )
-    )
+    recipes.append(Recipe("BNN-GP-CMF", "paper", _dropout_stages(everything)))
     for method in ("BNN-HP-MF", "BNN-NJ-MF"):
         recipes.append(
             Recipe(
@@ -219,6 +218,17 @@ _GENTLE_NOTES = (
     "than the paper's and predicts as well. `ours` goes on to the few weights that the bound asks for."
 )
 
+#: The published densities are 0.226 on MNIST, 0.094 on FMNIST and 0.509 on PHONEME; in 150,000 steps of 1e-6
+#: what is kept grows by an eighth at most.
+_GENTLE_DROPOUT_FOR_DATA = {
+    "mnist": {"dropout": 0.8}, "fmnist": {"dropout": 0.92}, "phoneme": {"dropout": 0.5}
+}
+_GENTLE_DROPOUT_NOTES = (
+    "The paper's recipe but for the dropout rates, which start a little above those of the published density "
+    "(0.8 on MNIST, 0.92 on FMNIST, else 0.5) and move by a hundredth of its step. The published density is "
+    "that of starting rates, too; learned, the rates go down to about 0.06 on MNIST and 0.17 on PHONEME."
+)
+
 
 def _gentle() -> list[Recipe]:
     recipes = []
@@ -232,6 +242,13 @@ def _gentle() -> list[Recipe]:
         if method == "LBBNN-GP-LFMVN":
             options["inclusion_options"] = {"rank": 1}
         recipes.append(Recipe(method, "gentle", stages, options=options, notes=_GENTLE_NOTES))
+    sizes = {**_ADAM, "inclusion": 1e-6}
+    recipes.append(
+        Recipe(
+            "BNN-GP-CMF", "gentle", _dropout_stages(sizes), options={"dropout": 0.5},
+            notes=_GENTLE_DROPOUT_NOTES, for_data=_GENTLE_DROPOUT_FOR_DATA,
+        )
+    )
     return recipes
 
 

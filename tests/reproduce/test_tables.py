@@ -6,7 +6,7 @@ import pytest
 
 from fastlbbnn.methods import METHODS
 from fastlbbnn.reproduce import EXPERIMENTS, find_experiment, paper_numbers
-from fastlbbnn.reproduce.outputs import OUTPUTS, paper_rows, table_rows
+from fastlbbnn.reproduce.outputs import OUTPUTS, paper_rows, summary_text, table_rows
 from fastlbbnn.reproduce.tables import against, by_source, read_csv, spread, summarise, write_csv
 
 
@@ -98,6 +98,24 @@ def test_after_post_training_sparse_rows_are_of_the_sparse_network():
     ]  # fmt: skip
     assert table_rows(rows, "post-trained") == [rows[1], rows[3], rows[5]]
     assert table_rows(rows, "trained") == [rows[0], rows[4]]
+
+
+def test_a_recipe_holds_if_all_its_predictions_are_as_accurate_and_no_denser():
+    def row(source, mark, density, paper_density):
+        return {"method": "M", "source": source, "runs": 3, "against_paper": mark, "density": density,
+                "paper_density": paper_density}  # fmt: skip
+
+    rows = [
+        row("ours, early recipe", "within", 0.0794, 0.079), row("ours, early recipe", "above", 1.0, 1.0),
+        row("ours, our recipe", "below", 0.02, 0.079), row("ours, our recipe", "within", 1.0, 1.0),
+        row("ours, paper's recipe", "above", 0.08, 0.079), {"method": "M", "source": "paper", "runs": 10},
+    ]  # fmt: skip
+    lines = summary_text("mnist", rows).splitlines()
+    assert [line for line in lines if line.startswith("| M ")] == [
+        "| M | ours, early recipe | 3 | 2 of 2 | 2 of 2 | 0.079 | 0.079 | ✔ |",
+        "| M | ours, our recipe | 3 | 1 of 2 | 2 of 2 | 0.020 | 0.079 |  |",
+        "| M | ours, paper's recipe | 3 | 1 of 1 | 0 of 1 | 0.080 | 0.079 |  |",
+    ]
 
 
 def test_experiments_name_methods_and_outputs_that_exist():
