@@ -58,7 +58,7 @@ def _gentle_candidates(method: str) -> dict[str, Recipe]:
     gentle = find_recipe(method, "gentle")
     if method == "BNN-GP-CMF":
         return {
-            f"gentle, dropout {rate:g}": replace(gentle, options={"dropout": rate}, for_data={})
+            f"gentle, dropout {rate:g}": replace(gentle, options={"dropout": rate})
             for rate in (0.3, 0.5, 0.8, 0.92)
         }
     first, *others = gentle.stages
