@@ -120,6 +120,20 @@ def _our_candidates(ours: Recipe) -> dict[str, Recipe]:
         found |= {f"warm-up of {epochs} epochs": with_warmup(epochs) for epochs in (60, 150)}
     if "threshold" in ours.options:
         found |= {f"threshold {t:g}": with_options(threshold=t) for t in (-1.5, 0.0, 0.4)}
+        (main,) = stages
+
+        def with_scales_held(after: int, warmup: int) -> Recipe:
+            """As in `early`: what is pruned is decided while the KL has a part of its weight."""
+            first = replace(
+                main, name="pre-training", until_epoch=after, kl_warmup=warmup, final_factor=None, saves=None
+            )
+            weights = {"weights": main.step_sizes["weights"]}
+            return replace(ours, stages=(first, replace(main, step_sizes=weights, kl_warmup=0)))
+
+        found |= {
+            f"scales held after {after} epochs, KL {after / warmup:.2f}": with_scales_held(after, warmup)
+            for after, warmup in ((50, 550), (100, 550), (100, 250))
+        }
     if ours.method == "BNN-GP-CMF":
         found |= {f"sigma2 {v:g}": with_options(sigma2=v) for v in (0.3, 0.1, 0.03)}
     if "estimator" in ours.options:
