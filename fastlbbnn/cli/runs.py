@@ -69,8 +69,8 @@ def train(
         optional(
             "--recipe",
             help="paper: the paper's settings; ours: our own, the default where there is one; gentle: near "
-            "the paper's; early: the structure of the first 20 epochs, held. The last two are for LBBNN "
-            "(gentle also for BNN-GP-CMF) and keep more weights than ours.",
+            "the paper's; early: the structure of the first epochs, held. The last two are for LBBNN "
+            "(gentle also for BNN-GP-CMF, early for BNN-HP-MF) and keep more weights than ours.",
         ),
     ] = None,
     out: Annotated[

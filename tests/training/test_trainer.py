@@ -311,6 +311,19 @@ def test_early_decides_the_structure_first_and_holds_it(method, data, tmp_path):
     assert held == {deciding[-1]}
 
 
+def test_early_decides_the_horseshoes_scales_first_and_holds_them(data, tmp_path):
+    recipe = replace(find_recipe("BNN-HP-MF", "early").scaled(10), **_QUICK)
+    deciding, *others = recipe.stages
+    recipe = replace(recipe, stages=(replace(deciding, saves="decided"), *others))
+    run = load_run(train("BNN-HP-MF", data, recipe, out=tmp_path / "run", progress=False))
+    networks = (run.new_network(), run.model("decided"), run.model("trained"))
+    for fresh, decided, trained in zip(*(bayesian_layers(network) for network in networks)):
+        scales = zip(fresh.scale_parameters(), decided.scale_parameters(), trained.scale_parameters())
+        for before, then, after in scales:
+            assert not torch.equal(before, then) and torch.equal(then, after)
+        assert not torch.equal(decided.kappa, trained.kappa)
+
+
 def test_other_words_about_a_recipe_are_no_other_recipe(data, tmp_path):
     recipe = _recipe("FNN")
     folder = train("FNN", data, recipe, out=tmp_path / "run", progress=False)
