@@ -84,6 +84,12 @@ def _early_candidates(early: Recipe) -> dict[str, Recipe]:
     def with_structure_held_after(epochs: int) -> Recipe:
         return replace(early, stages=(replace(first, until_epoch=epochs), *others))
 
+    if early.method == "BNN-MGP-MF":
+
+        def with_size(size: float) -> Recipe:
+            return replace(early, stages=(replace(first, step_sizes={"weights": size}), *others))
+
+        return {"early": early, **{f"early, {size:g} at first": with_size(size) for size in (3e-4, 1e-3)}}
     return {
         "early": early,
         **{f"early, held after {n} epochs": with_structure_held_after(n) for n in (10, 40)},
