@@ -10,24 +10,18 @@ published min and max are over ten runs. A figure is marked + where our median l
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from authors import results
+from pages import ROOT, read_csv, table, write_between_markers
 
-ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- figures: bench/paper/compare.py --write -->", "<!-- end of figures -->"
 DATASETS = ("phoneme", "mnist", "fmnist")
 CLOSE = 0.02
 Row = dict[str, Any]
-
-
-def read_csv(path: Path) -> list[Row]:
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def spread(values: list[float], digits: int = 3) -> str:
@@ -38,12 +32,6 @@ def spread(values: list[float], digits: int = 3) -> str:
 
 def mark(good: bool) -> str:
     return "+" if good else "-"
-
-
-def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
-    head = list(head)
-    rows = [head, ["---"] * len(head), *lines]
-    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def full_runs(rows: list[Row]) -> list[Row]:
@@ -141,14 +129,6 @@ def report(folder: Path, paper: Path) -> str:
     return "\n".join(lines)
 
 
-def replace_between_markers(path: Path, text: str) -> None:
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{path} has not the two markers {BEGIN!r} and {END!r}")
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -163,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
     if args.write is None:
         print(text)
     else:
-        replace_between_markers(args.write, text)
+        write_between_markers(args.write, BEGIN, END, text)
 
 
 if __name__ == "__main__":

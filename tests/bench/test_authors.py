@@ -291,5 +291,5 @@ def test_the_comparison_marks_what_lies_in_the_published_range(authors, tmp_path
 
     page = tmp_path / "page.md"
     page.write_text(f"before\n{compare.BEGIN}\nold\n{compare.END}\nafter\n")
-    compare.replace_between_markers(page, "new")
+    compare.write_between_markers(page, compare.BEGIN, compare.END, "new")
     assert page.read_text() == f"before\n{compare.BEGIN}\n\nnew\n{compare.END}\nafter\n"

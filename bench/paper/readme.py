@@ -1,0 +1,88 @@
+"""The README's table of the paper's data, from the tables of `fastlbbnn reproduce`.
+
+    python bench/paper/readme.py [--write README.md]
+
+A cell: accuracy averaged over ten draws / accuracy of the sparse model's means (of a dense method's means),
+the share of the weights that the sparse model keeps, and in brackets the number of runs where it is not the
+paper's ten; medians over the runs. ``--write`` replaces what stands between the two markers of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pages import ROOT, read_csv, table, write_between_markers
+
+BEGIN, END = "<!-- figures: bench/paper/readme.py --write README.md -->", "<!-- end of figures -->"
+DATASETS = ("phoneme", "mnist", "fmnist")
+METHODS = (
+    "LBBNN-GP-MF", "LBBNN-GP-MVN", "LBBNN-GP-LFMVN", "LBBNN-fixed", "BNN-HP-MF", "BNN-MGP-MF", "BNN-GP-MF",
+)
+#: Heading -> where its numbers come from; of several the one that a data set has.
+COLUMNS = {
+    "paper": ("paper",),
+    "authors' objective": ("authors",),
+    "`paper` recipe": ("ours, paper's recipe",),
+    "`gentle` (PHONEME), `early`": ("ours, gentle recipe", "ours, early recipe"),
+    "`ours`": ("ours, our recipe",),
+}
+AVERAGED = (("SIM", "SIM", "10"), ("ALL", "SIM", "10"))
+MEANS = (("MED", "MEA", "1"), ("PRN", "MEA", "1"), ("ALL", "MEA", "1"))
+PAPERS_RUNS = "10"
+
+
+def percent(share: float) -> str:
+    """Two digits: 0.0031 -> 0.31 %."""
+    return f"{float(f'{100.0 * share:.2g}'):g} %"
+
+
+def cell(rows: list[dict[str, str]]) -> str:
+    """``rows``: of one data set, method and source."""
+    by_prediction = {(row["gamma"], row["beta"], row["R"]): row for row in rows}
+    averaged = next((by_prediction[p] for p in AVERAGED if p in by_prediction), None)
+    means = next((by_prediction[p] for p in MEANS if p in by_prediction), None)
+    if averaged is None or means is None:
+        return ""
+    text = f"{float(averaged['accuracy']):.3f} / {float(means['accuracy']):.3f}"
+    if float(means["density"]) < 1.0:
+        text += f", {percent(float(means['density']))}"
+    return text if averaged["runs"] == PAPERS_RUNS else f"{text} ({averaged['runs']})"
+
+
+def lines(folder: Path) -> list[list[str]]:
+    found = []
+    for dataset in DATASETS:
+        rows = read_csv(folder / dataset / "predictions.csv")
+        for method in METHODS:
+            own = [row for row in rows if row["method"] == method]
+            if not any(row["source"] == "paper" for row in own):
+                continue
+            cells = []
+            for sources in COLUMNS.values():
+                made = (cell([row for row in own if row["source"] == source]) for source in sources)
+                cells.append(next((text for text in made if text), ""))
+            found.append([f"{dataset.upper()}, {method}", *cells])
+    return found
+
+
+def report(folder: Path) -> str:
+    return "\n".join([*table(("", *COLUMNS), lines(folder)), ""])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results" / "paper",
+                        help="folder of phoneme/, mnist/ and fmnist/ as `fastlbbnn reproduce` writes them")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between FILE's markers")
+    args = parser.parse_args(arguments)
+    if args.write is None:
+        print(report(args.results))
+    else:
+        write_between_markers(args.write, BEGIN, END, report(args.results))
+
+
+if __name__ == "__main__":
+    main()

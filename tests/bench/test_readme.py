@@ -1,0 +1,44 @@
+"""The README's figures are those of the committed results."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench" / "paper"))
+    return importlib.import_module("readme"), importlib.import_module("pages")
+
+
+def test_the_readme_shows_the_committed_tables(scripts):
+    readme, pages = scripts
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    _, shown, _ = pages.between_markers(page, readme.BEGIN, readme.END)
+    made = readme.report(ROOT / "bench" / "results" / "paper")
+    assert shown.strip() == made.strip(), "run bench/paper/readme.py --write README.md"
+
+
+def test_a_cell_says_what_was_predicted_how_densely_in_how_many_runs(scripts):
+    readme, _ = scripts
+
+    def row(*values, runs="10"):
+        return dict(zip(("gamma", "beta", "R", "accuracy", "density"), values), runs=runs)
+
+    means = row("ALL", "MEA", "1", "0.97", "1.0")
+    assert readme.cell([row("ALL", "SIM", "10", "0.9812", "1.0"), means]) == "0.981 / 0.970"
+    sparse = row("MED", "MEA", "1", "0.9604", "0.00305", runs="3")
+    averaged = row("SIM", "SIM", "10", "0.9812", "0.5", runs="3")
+    assert readme.cell([averaged, means, sparse]) == "0.981 / 0.960, 0.3 % (3)"
+    assert readme.cell([averaged]) == ""
+
+
+def test_a_page_without_markers_is_refused(scripts):
+    _, pages = scripts
+    with pytest.raises(SystemExit, match="has not the two markers"):
+        pages.between_markers("nothing", "<!-- a -->", "<!-- b -->")
