@@ -357,9 +357,9 @@ _EARLY_HORSESHOE_NOTES = (
 )
 _EARLY_MIXTURE_NOTES = (
     "The schedule of the horseshoe's `early`: 60 epochs of larger steps while the weight of the KL grows to "
-    "a tenth, then the whole bound and the paper's step size, falling along half a cosine, 100 epochs in all. "
-    "With a third of the larger steps it does as well on a validation split of MNIST: bench/paper/choose.py "
-    "--recipe early."
+    "a tenth, then the whole bound and the paper's step size, falling along half a cosine, 100 epochs in "
+    "all. With a third of the larger steps it does as well on a validation split of MNIST: "
+    "bench/paper/choose.py --recipe early."
 )
 _EARLY_FOR_DATA = {"mnist": _hyperprior(70.0, 930.0), "fmnist": _hyperprior(90.0, 910.0)}
 
