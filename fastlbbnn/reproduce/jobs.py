@@ -87,7 +87,7 @@ class Job:
 
         A run whose networks were deleted, as they are in a repository, is done where its results are enough.
         """
-        from ..training.recipes import same_settings
+        from ..training.recipe import same_settings
 
         folder = Path(self.folder)
         config, results = _json(folder / "run.json"), _json(folder / "results.json")

@@ -1,6 +1,7 @@
 """Training by recipes: stages, checkpoints, run folders."""
 
-from .recipes import RECIPES, Recipe, Stage, find_recipe
+from .recipe import Recipe, Stage
+from .recipes import RECIPES, find_recipe
 from .run import Run, load_run
 from .trainer import train
 

@@ -1,119 +1,16 @@
-"""Recipes: how a method is trained, as data.
+"""The recipes of the paper's methods.
 
-A recipe has stages (Algorithm 1 with its pre-training, training and post-training) and the options that
-the method's network is built with. ``paper`` recipes hold the settings of the paper's Tables 1 and S-1;
-the others differ where those were tuned to another objective, and say how in ``notes``.
+``paper`` recipes hold the settings of the paper's Tables 1 and S-1; the others differ where those were tuned
+to another objective, and say how in ``notes``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from ..nn.modes import WeightMode
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Some epochs with one set of step sizes."""
-
-    name: str
-    #: Epochs of the whole run, this stage and those before it, after which it ends.
-    until_epoch: int
-    #: Adam step size a kind of parameter (``optim.param_groups``); a kind that is missing stays fixed.
-    step_sizes: Mapping[str, float]
-    #: What stands in for the weights: relaxed gates, hard indicators, or the median model.
-    mode: str = WeightMode.RELAXED.value
-    #: End early when the first layer's prior inclusion probability falls below this (pre-training).
-    until_psi_below: float | None = None
-    #: Name of the network that the stage starts from, where that is not the stage before.
-    start_from: str | None = None
-    #: Name that the network is saved under at the end; None: not saved.
-    saves: str | None = None
-    #: Multiply all step sizes by a factor that falls from 1 to this along half a cosine; None: constant.
-    final_factor: float | None = None
-    #: Over its first epochs the weight of the KL grows from 0 to 1 in proportion; then the loss is the bound.
-    kl_warmup: int = 0
-    #: Plain networks: prune gradually to this density over the first two thirds of the stage.
-    prune_to: float | None = None
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that decides a training run but the data and the seed."""
-
-    method: str
-    name: str
-    stages: tuple[Stage, ...]
-    hidden: tuple[int, ...] = (400, 600)
-    batch: int = 100
-    #: Draws of the weights a step (M in the paper).
-    samples: int = 1
-    #: For the method's ``build``.
-    options: Mapping[str, Any] = field(default_factory=dict)
-    notes: str = ""
-    #: Data set -> options that take the place of those above there, found on a validation split of that set.
-    for_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Data set -> epochs of the main stage there, all stages in proportion.
-    epochs_on: Mapping[str, int] = field(default_factory=dict)
-
-    def on(self, dataset: str) -> Recipe:
-        """The recipe for one data set, with nothing left to decide."""
-        options = {**self.options, **self.for_data.get(dataset, {})}
-        stages = self.stages
-        if dataset in self.epochs_on:
-            stages = self._stages_until(self.epochs_on[dataset])
-        return replace(self, stages=stages, options=options, for_data={}, epochs_on={})
-
-    def settings(self) -> dict[str, Any]:
-        """As plain data, for ``run.json``, which is about one data set."""
-        settings = asdict(self)
-        del settings["for_data"], settings["epochs_on"]
-        return settings
-
-    @staticmethod
-    def from_settings(settings: Mapping[str, Any]) -> Recipe:
-        given = dict(settings)
-        given["stages"] = tuple(Stage(**stage) for stage in given["stages"])
-        given["hidden"] = tuple(given["hidden"])
-        return Recipe(**given)
-
-    def scaled(self, epochs: int) -> Recipe:
-        """The same stages with the main stage ending after ``epochs``, all others in proportion."""
-        if epochs < 1:
-            raise ValueError(f"epochs={epochs}; expected at least 1")
-        notes = f"{self.notes} Here with {epochs} epochs, all stages in proportion.".strip()
-        return replace(
-            self, stages=self._stages_until(epochs), name=f"{self.name}, {epochs} epochs", notes=notes,
-            epochs_on={},
-        )
-
-    def _stages_until(self, epochs: int) -> tuple[Stage, ...]:
-        main = next(s.until_epoch for s in self.stages if s.saves == "trained")
-        stages, previous = [], 0
-        for stage in self.stages:
-            until = max(previous + 1, round(stage.until_epoch * epochs / main))
-            if stage.saves == "trained":
-                until = max(epochs, previous + 1)
-            warmup = min(stage.kl_warmup, max(0, round(stage.kl_warmup * epochs / main)))
-            stages.append(replace(stage, until_epoch=until, kl_warmup=warmup))
-            # Both kinds of post-training follow the main stage, not each other.
-            previous = until if stage.saves in (None, "trained") else previous
-        return tuple(stages)
-
-
-def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two ``Recipe.settings()``, from a file or not, are of one recipe.
-
-    Words about a recipe are not part of it: a run may go on when they are put better.
-    """
-    one, other = (
-        {key: value for key, value in json.loads(json.dumps(settings)).items() if key != "notes"}
-        for settings in (one, other)
-    )
-    return one == other
+from .recipe import Recipe, Stage
 
 
 def _lbbnn_stages(

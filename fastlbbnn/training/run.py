@@ -28,7 +28,7 @@ from ..dispersion import GaussianDispersion
 from ..likelihoods import Likelihood, as_likelihood
 from ..methods import Method, find_method
 from .checkpoint import load_network
-from .recipes import Recipe
+from .recipe import Recipe
 
 FORMAT = 1
 

@@ -28,7 +28,8 @@ from ..prediction import density
 from ..priors import EmpiricalBayesPrior
 from .checkpoint import Checkpoint, load_network, save_checkpoint, save_network
 from .pruning import GradualPruning, weight_density
-from .recipes import Recipe, Stage, find_recipe, same_settings
+from .recipe import Recipe, Stage, same_settings
+from .recipes import find_recipe
 from .run import FORMAT, load_run, read_history, versions, write_history, write_json
 
 #: A checkpoint costs a tenth of a second or so: at most one in this many seconds, and one a stage.
