@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from authors import results
-from pages import ROOT, read_csv, table, write_between_markers
+from pages import ROOT, write_between_markers
+
+from fastlbbnn.reproduce.tables import markdown, read_csv
 
 BEGIN, END = "<!-- figures: bench/paper/compare.py --write -->", "<!-- end of figures -->"
 DATASETS = ("phoneme", "mnist", "fmnist")
@@ -32,6 +34,10 @@ def spread(values: list[float], digits: int = 3) -> str:
 
 def mark(good: bool) -> str:
     return "+" if good else "-"
+
+
+def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> list[str]:
+    return markdown(list(head), [list(line) for line in lines]).splitlines()
 
 
 def full_runs(rows: list[Row]) -> list[Row]:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pages import ROOT, read_csv, table, write_between_markers
+from pages import ROOT, write_between_markers
+
+from fastlbbnn.reproduce.tables import markdown, read_csv
 
 BEGIN, END = "<!-- figures: bench/paper/readme.py --write README.md -->", "<!-- end of figures -->"
 DATASETS = ("phoneme", "mnist", "fmnist")
@@ -45,7 +47,7 @@ def cell(rows: list[dict[str, str]]) -> str:
     if averaged is None or means is None:
         return ""
     text = f"{float(averaged['accuracy']):.3f} / {float(means['accuracy']):.3f}"
-    if float(means["density"]) < 1.0:
+    if means["gamma"] != "ALL":
         text += f", {percent(float(means['density']))}"
     return text if averaged["runs"] == PAPERS_RUNS else f"{text} ({averaged['runs']})"
 
@@ -67,7 +69,7 @@ def lines(folder: Path) -> list[list[str]]:
 
 
 def report(folder: Path) -> str:
-    return "\n".join([*table(("", *COLUMNS), lines(folder)), ""])
+    return markdown(("", *COLUMNS), lines(folder))
 
 
 def main(arguments: list[str] | None = None) -> None:

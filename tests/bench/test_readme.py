@@ -18,8 +18,7 @@ def scripts(monkeypatch):
 
 def test_the_readme_shows_the_committed_tables(scripts):
     readme, pages = scripts
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    _, shown, _ = pages.between_markers(page, readme.BEGIN, readme.END)
+    _, shown, _ = pages.between_markers(ROOT / "README.md", readme.BEGIN, readme.END)
     made = readme.report(ROOT / "bench" / "results" / "paper")
     assert shown.strip() == made.strip(), "run bench/paper/readme.py --write README.md"
 
@@ -38,7 +37,10 @@ def test_a_cell_says_what_was_predicted_how_densely_in_how_many_runs(scripts):
     assert readme.cell([averaged]) == ""
 
 
-def test_a_page_without_markers_is_refused(scripts):
+def test_a_page_without_markers_is_named(scripts, tmp_path):
     _, pages = scripts
-    with pytest.raises(SystemExit, match="has not the two markers"):
-        pages.between_markers("nothing", "<!-- a -->", "<!-- b -->")
+    page = tmp_path / "page.md"
+    page.write_text("<!-- a --> but no end")
+    with pytest.raises(SystemExit, match=r"page\.md has not the two markers"):
+        pages.write_between_markers(page, "<!-- a -->", "<!-- b -->", "text")
+    assert page.read_text() == "<!-- a --> but no end"
