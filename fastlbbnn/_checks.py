@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +24,13 @@ def check_positive_int(name: str, value: object) -> int:
     if value < 1:
         raise ValueError(f"{name}={value}; expected at least 1")
     return value
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    choices = tuple(choices)
+    if value not in choices:
+        names = ", ".join(repr(c) for c in choices)
+        raise ValueError(f"{name}={value!r}; expected one of {names}")
 
 
 def check_samples(samples: object) -> None:

@@ -119,6 +119,25 @@ def _dense(layer: str) -> Callable[..., nn.Module]:
     return build
 
 
+def _dropout(
+    sizes: Sequence[int], n_data: int, *, dropout: float | Sequence[float] = 0.1, **kwargs: Any
+) -> nn.Module:
+    """``dropout``: the rate that all layers start from, or one a layer."""
+    count = len(sizes) - 1
+    rates = list(dropout) if isinstance(dropout, Sequence) else [dropout] * count
+    if len(rates) != count:
+        raise ValueError(
+            f"dropout={rates} for a network of {count} layers ({'-'.join(map(str, sizes))}); expected one "
+            f"rate, or {count}"
+        )
+    of_layers = iter(rates)
+
+    def layer(inputs: int, outputs: int, **options: Any) -> nn.Module:
+        return layers.ConcreteDropoutLinear(inputs, outputs, dropout=next(of_layers), **options)
+
+    return MLP(*sizes, layer=layer, **kwargs)
+
+
 def _plain(sizes: Sequence[int], n_data: int) -> nn.Module:
     modules: list[nn.Module] = []
     for inputs, outputs in zip(sizes, sizes[1:]):
@@ -168,8 +187,7 @@ METHODS: dict[str, Method] = {
             "BNN-MGP-MF", "dense, scale-mixture prior", _dense("MixtureLinear"), (_ALL_SIM, _ALL_MEA)
         ),
         Method(
-            "BNN-GP-CMF", "Concrete dropout, a learned rate a layer", _dense("ConcreteDropoutLinear"),
-            (_SIM, _ALL_MEA),
+            "BNN-GP-CMF", "Concrete dropout, a learned rate a layer", _dropout, (_SIM, _ALL_MEA),
         ),
         Method(
             "BNN-HP-MF", "group horseshoe prior", _dense("HorseshoeLinear"), (_SIM, _ALL_MEA, *_PRN)

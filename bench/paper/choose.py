@@ -84,12 +84,24 @@ def _early_candidates(early: Recipe) -> dict[str, Recipe]:
     def with_structure_held_after(epochs: int) -> Recipe:
         return replace(early, stages=(replace(first, until_epoch=epochs), *others))
 
+    def with_weight_steps(size: float) -> Recipe:
+        sizes = {**first.step_sizes, "weights": size}
+        return replace(early, stages=(replace(first, step_sizes=sizes), *others))
+
     if early.method == "BNN-MGP-MF":
+        return {"early": early, **{f"early, {n:g} at first": with_weight_steps(n) for n in (3e-4, 1e-3)}}
+    if early.method == "BNN-GP-CMF":
 
-        def with_size(size: float) -> Recipe:
-            return replace(early, stages=(replace(first, step_sizes={"weights": size}), *others))
+        def with_options(**options) -> Recipe:
+            return replace(early, options={**early.options, **options})
 
-        return {"early": early, **{f"early, {size:g} at first": with_size(size) for size in (3e-4, 1e-3)}}
+        hidden = ((0.8, 0.8), (0.925, 0.925), (0.95, 0.872), (0.88, 0.963))
+        return {
+            "early": early,
+            **{f"early, dropout {p:g} {q:g}": with_options(dropout=[p, q, 1e-3]) for p, q in hidden},
+            "early, inputs dropped": with_options(drops="inputs"),
+            **{f"early, weights {size:g}": with_weight_steps(size) for size in (1e-4, 1e-3)},
+        }
     return {
         "early": early,
         **{f"early, held after {n} epochs": with_structure_held_after(n) for n in (10, 40)},

@@ -1,21 +1,24 @@
-"""Concrete dropout: a layer that learns how often it drops its inputs (BNN-GP-CMF in the paper)."""
+"""Concrete dropout: a layer that learns how often it drops its inputs or outputs (the paper's BNN-GP-CMF)."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import functional
-from .._checks import check_positive_int, check_temperature
+from .._checks import check_choice, check_positive_int, check_temperature
 from .._memory import staggered_empty
 from ..reference.sums import negative_entropy
 from .base import BayesianLayer
 from .draws import logistics
 from .modes import WeightMode, current_pass
 from .recording import is_recording, leave_kl
+
+Drops = Literal["inputs", "outputs"]
 
 
 class ConcreteDropoutLinear(BayesianLayer):
@@ -28,6 +31,10 @@ class ConcreteDropoutLinear(BayesianLayer):
 
         KL = (|kappa|^2/alpha + |b|^2)/(2 sigma2) + K (alpha log alpha + (1-alpha) log(1-alpha)).
 
+    With ``drops="outputs"`` it is the N outputs that are kept or not, with all their weights and their bias:
+
+        KL = (|kappa|^2 + |b|^2)/(2 alpha sigma2) + N (alpha log alpha + (1-alpha) log(1-alpha)).
+
     A training pass relaxes the masks, one an observation: z = sigmoid((omega - logit u)/temperature)
     with alpha = sigmoid(omega). A sampled pass draws networks: one binary mask a sample, the same for all
     observations. The mean pass has no noise. There is no pruning rule, so the median modes are the sampled
@@ -36,6 +43,8 @@ class ConcreteDropoutLinear(BayesianLayer):
     Args:
         in_features, out_features, bias: as in ``nn.Linear``.
         dropout: the rate p to start from.
+        drops: what a mask drops. "inputs" is Gal's; "outputs" is what the paper's authors computed, where no
+            input of the network is ever dropped, and where a last layer drops logits.
         temperature: of the relaxed masks.
         sigma2: prior variance of weights and biases.
     """
@@ -47,6 +56,7 @@ class ConcreteDropoutLinear(BayesianLayer):
         bias: bool = True,
         *,
         dropout: float = 0.1,
+        drops: Drops = "inputs",
         temperature: float = 0.1,
         sigma2: float = 1.0,
         device=None,
@@ -58,14 +68,16 @@ class ConcreteDropoutLinear(BayesianLayer):
         check_temperature(temperature)
         if not 0.0 < dropout < 1.0:
             raise ValueError(f"dropout={dropout}; expected a rate strictly between 0 and 1")
+        check_choice("drops", drops, ("inputs", "outputs"))
         if not 0.0 < sigma2 < math.inf:
             raise ValueError(f"sigma2={sigma2}; expected a positive variance")
         self.dropout, self.temperature, self.sigma2 = float(dropout), float(temperature), float(sigma2)
+        self.drops = drops
         kwargs = {"device": device, "dtype": dtype}
         self.kappa = nn.Parameter(staggered_empty((out_features, in_features), 0, **kwargs))
         bias_kappa = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
         self.register_parameter("bias_kappa", bias_kappa)
-        #: Logit of the probability that an input is kept.
+        #: Logit of the probability that an input (or output) is kept.
         self.omega = nn.Parameter(torch.empty((), **kwargs))
         self.reset_parameters()
 
@@ -79,14 +91,17 @@ class ConcreteDropoutLinear(BayesianLayer):
             self.omega.fill_(math.log1p(-self.dropout) - math.log(self.dropout))
 
     def dropout_rate(self) -> float:
-        """p, the posterior probability that an input is dropped."""
+        """p, the posterior probability that an input (or output) is dropped."""
         return torch.sigmoid(-self.omega.detach()).item()
 
     def kl(self) -> Tensor:
-        square = self.kappa.square().sum() / torch.sigmoid(self.omega)
-        if self.bias_kappa is not None:
-            square = square + self.bias_kappa.square().sum()
-        return square / (2.0 * self.sigma2) + self.in_features * negative_entropy(self.omega)
+        alpha, square = torch.sigmoid(self.omega), self.kappa.square().sum()
+        of_bias = 0.0 if self.bias_kappa is None else self.bias_kappa.square().sum()
+        if self.drops == "inputs":
+            square, masked = square / alpha + of_bias, self.in_features
+        else:
+            square, masked = (square + of_bias) / alpha, self.out_features
+        return square / (2.0 * self.sigma2) + masked * negative_entropy(self.omega)
 
     def density(
         self, mode: WeightMode | str = WeightMode.MEDIAN_MEAN, threshold: float = 0.5
@@ -110,19 +125,24 @@ class ConcreteDropoutLinear(BayesianLayer):
             leave_kl(self, self.kl())
         rows, samples = self._rows(x, current), current.samples or 1
         relaxed = mode is WeightMode.RELAXED
+        masked = self.in_features if self.drops == "inputs" else self.out_features
         seed = functional.draw_seed(current.generator, x.device)
-        noise = logistics(seed, samples, rows.shape[-2] if relaxed else 1, self.in_features, rows)
+        noise = logistics(seed, samples, rows.shape[-2] if relaxed else 1, masked, rows)
         if relaxed:
             kept = torch.sigmoid((self.omega - noise) / self.temperature)
         else:
             kept = (noise < self.omega).to(x.dtype)
         scaled = kept / torch.sigmoid(self.omega)
-        rows = rows * (scaled[0] if current.samples is None else scaled)
-        y = F.linear(rows, self.kappa, self.bias_kappa)
+        if current.samples is None:
+            scaled = scaled[0]
+        if self.drops == "inputs":
+            y = F.linear(rows * scaled, self.kappa, self.bias_kappa)
+        else:
+            y = F.linear(rows, self.kappa, self.bias_kappa) * scaled
         return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
         return (
             f"{self.in_features}, {self.out_features}, bias={self.bias_kappa is not None}, "
-            f"temperature={self.temperature:g}, sigma2={self.sigma2:g}"
+            f"drops={self.drops!r}, temperature={self.temperature:g}, sigma2={self.sigma2:g}"
         )

@@ -39,12 +39,13 @@ def test_the_kl_is_the_mixtures_up_to_a_constant(dropout, sigma2):
     assert layer.kl().item() == pytest.approx(total - constant, abs=1e-9)
 
 
-def test_biases_and_all_inputs_count():
-    layer = ConcreteDropoutLinear(7, 3, dropout=0.25, sigma2=2.0, dtype=torch.float64)
-    kappa, bias = layer.kappa.detach(), layer.bias_kappa.detach()
+def test_biases_and_all_that_is_dropped_count():
     entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
-    expected = ((kappa**2).sum() / 0.75 + (bias**2).sum()) / 4.0 - 7 * entropy
-    torch.testing.assert_close(layer.kl().detach(), expected)
+    for drops, of_bias, masked in (("inputs", 1.0, 7), ("outputs", 1.0 / 0.75, 3)):
+        layer = ConcreteDropoutLinear(7, 3, dropout=0.25, drops=drops, sigma2=2.0, dtype=torch.float64)
+        kappa, bias = layer.kappa.detach(), layer.bias_kappa.detach()
+        expected = ((kappa**2).sum() / 0.75 + of_bias * (bias**2).sum()) / 4.0 - masked * entropy
+        torch.testing.assert_close(layer.kl().detach(), expected)
 
 
 def test_sampled_masks_drop_whole_inputs_at_the_rate():
@@ -60,8 +61,51 @@ def test_sampled_masks_drop_whole_inputs_at_the_rate():
     assert ((share - (1.0 - rate)).abs() < 4.0 * math.sqrt(rate * (1.0 - rate) / draws)).all()
 
 
-def test_training_masks_differ_between_observations_and_are_relaxed():
-    layer = ConcreteDropoutLinear(1, 1, bias=False, dropout=0.5, temperature=0.5)
+def test_sampled_masks_drop_whole_outputs_with_their_bias():
+    draws, rate = 4000, 0.3
+    layer, x = ConcreteDropoutLinear(5, 3, dropout=rate, drops="outputs"), torch.randn(6, 5)
+    with torch.no_grad(), weights("sampled", samples=draws):
+        y = layer(expand_samples(x, draws))  # [draws, 6, 3]
+    full = (torch.nn.functional.linear(x, layer.kappa, layer.bias_kappa) / (1.0 - rate)).expand_as(y)
+    kept = y != 0
+    assert torch.equal(kept.any(1), kept.all(1))  # one network a draw: the same for all observations
+    torch.testing.assert_close(y, torch.where(kept, full, 0.0))
+    share = kept[:, 0].float().mean(0)
+    assert ((share - (1.0 - rate)).abs() < 4.0 * math.sqrt(rate * (1.0 - rate) / draws)).all()
+
+
+def test_dropped_outputs_are_dropped_inputs_of_the_layer_above():
+    """ReLU(z y) = z ReLU(y): given the mask, a hidden unit is dropped on either side alike."""
+    torch.manual_seed(0)
+    below = ConcreteDropoutLinear(5, 8, dropout=0.4, drops="outputs")
+    above = ConcreteDropoutLinear(8, 3, dropout=0.4)
+    x = torch.randn(6, 5)
+    with torch.no_grad():
+        with weights("sampled", generator=torch.Generator().manual_seed(1)):
+            one = torch.nn.functional.linear(below(x).relu(), above.kappa, above.bias_kappa)
+        with weights("sampled", generator=torch.Generator().manual_seed(1)):
+            plain = torch.nn.functional.linear(x, below.kappa, below.bias_kappa)
+            other = above(plain.relu())
+    # Sums of 8 terms in another order of scaling: 8 roundings of numbers of size 1.
+    torch.testing.assert_close(one, other, rtol=0, atol=8 * 2.0**-23)
+
+
+@pytest.mark.parametrize("drops", ["inputs", "outputs"])
+def test_gradients_are_those_of_finite_differences(drops):
+    """In float64, through the relaxed masks of a fixed seed and the KL."""
+    layer = ConcreteDropoutLinear(4, 3, dropout=0.3, drops=drops, temperature=0.5, dtype=torch.float64)
+    x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+
+    def of(x, *_):
+        with weights("relaxed", generator=torch.Generator().manual_seed(3)):
+            return layer(x), layer.kl()
+
+    assert torch.autograd.gradcheck(of, (x, *layer.parameters()))
+
+
+@pytest.mark.parametrize("drops", ["inputs", "outputs"])
+def test_training_masks_differ_between_observations_and_are_relaxed(drops):
+    layer = ConcreteDropoutLinear(1, 1, bias=False, dropout=0.5, drops=drops, temperature=0.5)
     y = layer(torch.ones(4000, 1)) * 0.5 / layer.kappa
     assert ((y > 0) & (y < 1.0 + 1e-6)).all()
     # logit u within 2.3 of zero, in 82 % of draws, gives masks between 0.01 and 0.99.
@@ -110,6 +154,7 @@ def test_the_rate_learns_from_the_data():
         ({"temperature": 0.0}, "temperature=0.0"),
         ({"sigma2": 0.0}, "sigma2=0.0"),
         ({"sigma2": math.inf}, "sigma2=inf"),
+        ({"drops": "weights"}, "drops='weights'; expected one of 'inputs', 'outputs'"),
     ],
 )
 def test_bad_arguments_are_named(kwargs, message):

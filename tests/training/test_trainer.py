@@ -324,6 +324,21 @@ def test_early_decides_the_horseshoes_scales_first_and_holds_them(data, tmp_path
         assert not torch.equal(decided.kappa, trained.kappa)
 
 
+def test_early_of_concrete_dropout_starts_each_layer_at_its_rate_and_hardly_moves_it(data, tmp_path):
+    recipe = replace(find_recipe("BNN-GP-CMF", "early").scaled(3), **_QUICK)
+    rates = [0.9, 0.2, 0.001]
+    recipe = replace(recipe, options={**recipe.options, "dropout": rates})
+    run = load_run(train("BNN-GP-CMF", data, recipe, out=tmp_path / "run", progress=False))
+    for rate, layer in zip(rates, bayesian_layers(run.model("trained"))):
+        assert layer.drops == "outputs"
+        # 12 steps of Adam, each at most (1 - 0.9)/sqrt(1 - 0.999) = 3.2 step sizes of 1e-6 in the logit, a
+        # quarter of that in the rate.
+        assert layer.dropout_rate() == pytest.approx(rate, abs=1e-5)
+    with pytest.raises(ValueError, match=r"dropout=\[0.1, 0.1, 0.1, 0.1\] for a network of .* layers"):
+        recipe = replace(recipe, options={"dropout": [0.1] * 4})
+        train("BNN-GP-CMF", data, recipe, out=tmp_path / "other", progress=False)
+
+
 def test_other_words_about_a_recipe_are_no_other_recipe(data, tmp_path):
     recipe = _recipe("FNN")
     folder = train("FNN", data, recipe, out=tmp_path / "run", progress=False)

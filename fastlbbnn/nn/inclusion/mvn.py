@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .random import RandomLogits, check_choice, check_memory
+from ..._checks import check_choice
+from .random import RandomLogits, check_memory
 from .triangular import StrictlyLowerSquares, TriangularNoise
 
 Over = Literal["inputs", "inputs-by-row", "layer"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -236,9 +235,3 @@ def check_memory(shape: tuple[int, ...], what: str, advice: str, limit: int) -> 
             f"{what} would have {list(shape)} = {count:,} entries, and take {16 * count / 2**30:.1f} GiB to "
             f"train (the factor, its gradient, Adam's two moments); the limit is {limit:,} entries. {advice}"
         )
-
-
-def check_choice(name: str, value: object, choices: Mapping[str, object] | tuple[str, ...]) -> None:
-    if value not in choices:
-        names = ", ".join(repr(c) for c in choices)
-        raise ValueError(f"{name}={value!r}; expected one of {names}")
