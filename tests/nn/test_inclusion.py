@@ -139,7 +139,7 @@ def test_gradients_of_the_elbo_reach_the_covariance(name):
 # --- marginal probabilities ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sd", [0.0, 0.01, 0.3, 1.0, 1.6, 3.0, 7.0, 20.0])
+@pytest.mark.parametrize("sd", [0.0, 0.01, 0.3, 1.0, 1.6, 3.0, 4.0, 4.01, 7.0, 20.0, 300.0])
 def test_mean_sigmoid_is_the_integral(sd):
     mean = torch.linspace(-30.0, 30.0, 121, dtype=torch.float64)
     z = torch.linspace(-9.0, 9.0, 60_001, dtype=torch.float64)
@@ -147,9 +147,26 @@ def test_mean_sigmoid_is_the_integral(sd):
     density /= density.sum()
     exact = torch.sigmoid(mean.unsqueeze(1) + sd * z) @ density
     got = mean_sigmoid(mean, torch.full_like(mean, sd))
-    # 2e-7 from the poles (``mean_sigmoid``), 2e-9 beyond the last node.
+    # 2e-7 from the poles (``mean_sigmoid``), 2e-9 beyond the last node; 4e-8 and 3e-8 from sd = 4 on.
     assert (got - exact).abs().max() < 2.1e-7
     assert ((got >= 0.0) & (got <= 1.0)).all()
+
+
+def test_logits_of_any_spread_have_marginal_probabilities():
+    # Nodes in proportion to the largest sd would not fit into any memory. The spread of the sigmoid itself
+    # adds terms of the order 1 / sd^2 to Phi(mean / sd), here 1e-16.
+    mean = torch.tensor([-3e8, 1e7, 0.0, 2e8, 5.0, -0.4], dtype=torch.float64)
+    sd = torch.tensor([1e8, 1e9, 1e12, 1e15, 6.0, 0.7], dtype=torch.float64)
+    got = mean_sigmoid(mean, sd)
+    assert (got[:4] - torch.special.ndtr(mean / sd)[:4]).abs().max() < 2.1e-7
+    alone = torch.stack([mean_sigmoid(m, s) for m, s in zip(mean, sd)])
+    assert (got - alone).abs().max() < 2.1e-7
+
+
+def test_marginal_probabilities_of_mixed_spreads_have_gradients():
+    mean = torch.tensor([0.3, -5.0, 2.0], dtype=torch.float64, requires_grad=True)
+    sd = torch.tensor([0.5, 9.0, 1e3], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(mean_sigmoid, (mean, sd))
 
 
 @pytest.mark.parametrize("sd", [0.3, 3.0, 8.0, 13.0, 20.0])

@@ -291,7 +291,7 @@ def test_draws_are_traced_into_one_graph(name):
         for call in (layer.train(training), traced):
             torch.manual_seed(5)
             results.append(call(x))
-        # While tracing, marginal probabilities take the nodes of a wide spread: 2e-7 (``mean_sigmoid``).
+        # While tracing, marginal probabilities take the nodes of the widest spread: 2e-7 (``mean_sigmoid``).
         torch.testing.assert_close(*results, rtol=0.0, atol=1e-5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from .base import Inclusion
 
 #: Elements of the table that ``mean_sigmoid`` works on at a time: a quarter of a megabyte in float32.
 _TABLE = 2**16
+#: Standard deviation of logits above which ``mean_sigmoid`` integrates over the logistic distribution.
+_WIDE = 4.0
 
 
 class RandomLogits(Inclusion):
@@ -196,30 +199,72 @@ class RandomLogits(Inclusion):
 
 
 def mean_sigmoid(mean: Tensor, sd: Tensor) -> Tensor:
-    """E[sigmoid(mean + sd z)] for a standard normal z, elementwise.
+    """E[sigmoid(mean + sd z)] for a standard normal z, elementwise, at a cost that no sd makes large.
 
     By the trapezoidal rule, whose error for a function that is analytic in a strip of half-width a is of
-    the order exp(-2 pi a / h). The poles of the sigmoid are at a = pi / sd, so that h = 1.1 / sd leaves
-    exp(-18) = 2e-8, and h = 0.6 (where the normal density itself is integrated to 1e-23) at most 2e-7.
-    (Gauss-Hermite nodes are as good for a small sd, and far worse for a large one.) What lies beyond six
-    standard deviations weighs 2e-9.
+    the order exp(-2 pi a / h). (Gauss-Hermite nodes are as good for a small sd, and far worse for a large
+    one.) Up to sd = 4 it is taken over z. The poles of the sigmoid are at a = pi / sd, so that h = 1.1 / sd
+    leaves exp(-18) = 2e-8, and h = 0.6 (where the normal density itself is integrated to 1e-23) at most
+    2e-7. What lies beyond six standard deviations weighs 2e-9.
+
+    A larger sd would take ever more nodes. There the sigmoid is read as the distribution function of a
+    logistic t, so that, with Phi the normal one,
+
+        E[sigmoid(mean + sd z)] = P(t < mean + sd z) = E[Phi((mean - t) / sd)],
+
+    which is smooth on the scale of sd, and the rule is taken over t. The Fourier transform of the logistic
+    density is pi w / sinh(pi w): h = 0.9 leaves 4 pi w exp(-pi w) = 3e-8 at w = 2 pi / h, and 4e-8 beside a
+    Phi as steep as with sd = 4. What lies beyond |t| = 18 weighs 3e-8.
     """
-    largest = 8.0 if torch.compiler.is_compiling() else float(sd.detach().max())
+    mean, sd = torch.broadcast_tensors(mean, sd)
+    if torch.compiler.is_compiling():
+        over_normal = _mean_over_normal(mean, sd.clamp(max=_WIDE), _WIDE)
+        return torch.where(sd > _WIDE, _mean_over_logistic(mean, sd.clamp(min=_WIDE)), over_normal)
+    largest = float(sd.detach().max()) if sd.numel() else 0.0
     if not math.isfinite(largest):
         raise ValueError(
             f"a logit has the standard deviation {largest}; expected finite parameters (has the training "
             "diverged? lower the learning rate)"
         )
+    if largest <= _WIDE:
+        return _mean_over_normal(mean, sd, largest)
+    wide = sd > _WIDE
+    found = torch.empty_like(mean)
+    found[wide] = _mean_over_logistic(mean[wide], sd[wide])
+    found[~wide] = _mean_over_normal(mean[~wide], sd[~wide], _WIDE)
+    return found
+
+
+def _mean_over_normal(mean: Tensor, sd: Tensor, largest: float) -> Tensor:
     step = min(0.6, 1.1 / max(largest, 1e-3))
-    half = math.ceil(6.0 / step)
-    nodes = step * torch.arange(-half, half + 1, dtype=torch.float64)
+    nodes = step * _symmetric(math.ceil(6.0 / step))
     share = torch.exp(-0.5 * nodes.square())
+    return _weighted(lambda t, m, d: torch.addcmul(m, t, d).sigmoid_(), nodes, share, mean, sd)
+
+
+def _mean_over_logistic(mean: Tensor, sd: Tensor) -> Tensor:
+    nodes = 0.9 * _symmetric(20)
+    share = torch.sigmoid(nodes) * torch.sigmoid(-nodes)  # the logistic density
+    return _weighted(lambda t, m, d: torch.special.ndtr((m - t) / d), nodes, share, mean, sd)
+
+
+def _symmetric(half: int) -> Tensor:
+    return torch.arange(-half, half + 1, dtype=torch.float64)
+
+
+def _weighted(
+    function: Callable[[Tensor, Tensor, Tensor], Tensor],
+    nodes: Tensor,
+    share: Tensor,
+    mean: Tensor,
+    sd: Tensor,
+) -> Tensor:
+    """Means over the nodes, with weights in proportion to ``share``, of function(node, mean, sd)."""
     nodes, share = nodes.to(mean).unsqueeze(1), (share / share.sum()).to(mean)
-    mean, sd = torch.broadcast_tensors(mean, sd)
     # As many elements at a time as keep the table of nodes by elements in the cache.
     count = mean.numel() if torch.compiler.is_compiling() else max(1, _TABLE // len(share))
     parts = [
-        torch.mv(torch.addcmul(m, nodes, d).sigmoid_().T, share)
+        torch.mv(function(nodes, m, d).T, share)
         for m, d in zip(mean.reshape(-1).split(count), sd.reshape(-1).split(count))
     ]
     # Rounded, the shares may add up to a little more than 1.
