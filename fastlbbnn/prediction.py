@@ -220,6 +220,7 @@ def _each_batch(
     return results
 
 
+@torch.no_grad()
 def density(
     model: nn.Module,
     mode: WeightMode | str = "median-mean",

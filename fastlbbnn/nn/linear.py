@@ -311,6 +311,7 @@ class LBBNNLinear(BayesianLinear):
         """Marginal posterior inclusion probabilities alpha, on the grid of blocks."""
         return self.inclusion.probabilities()
 
+    @torch.no_grad()
     def density(
         self, mode: WeightMode | str = WeightMode.MEDIAN_MEAN, threshold: float = 0.5
     ) -> float:
@@ -326,6 +327,7 @@ class LBBNNLinear(BayesianLinear):
             return self._mean_over_weights(self.inclusion.chosen(threshold).to(torch.float32))
         return self.mean_inclusion()
 
+    @torch.no_grad()
     def mean_inclusion(self) -> float:
         """Mean inclusion probability of the weights."""
         return self._mean_over_weights(self.inclusion.probabilities())
