@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -20,8 +21,11 @@ from .nn.modes import WeightMode
 from .prediction import Interval, predict, predict_interval
 from .uncertainty import class_probabilities, entropy_parts
 
-#: What is written for a prediction that is not sure enough.
+#: What is written for a prediction that is not sure enough; where a class is called so, in brackets.
 DOUBT = "doubt"
+
+#: Fewer draws have no 95 % interval: its ends would lie beyond the outermost of them.
+DRAWS_FOR_INTERVALS = 40
 
 #: Column -> one value an observation, in the order of a file's columns.
 Answers = dict[str, NDArray[Any]]
@@ -46,8 +50,9 @@ def answer(
     ``mutual_information`` in nats, and the ``decision``: a class, or "doubt" where the confidence is below
     ``doubt``. Numbers: the ``mean`` of the response, a 95 % interval of a new observation (``lower``,
     ``upper``) and, where several networks are drawn, a 95 % credible interval of the mean (``mean_lower``,
-    ``mean_upper``); several outputs are numbered, and ``target_scaling``, the mean and deviation that were
-    taken out of the targets of training (``Dataset.target_scaling``), are put back.
+    ``mean_upper``; a UserWarning says where ``samples`` are too few for one); several outputs are numbered,
+    and ``target_scaling``, the mean and deviation that were taken out of the targets of training
+    (``Dataset.target_scaling``), are put back.
     """
     kind = as_likelihood(likelihood)
     how: dict[str, Any] = {"mode": mode, "samples": samples, "threshold": threshold, "likelihood": kind}
@@ -62,8 +67,13 @@ def answer(
     table["confidence"] = average.amax(-1).numpy()
     table["entropy"] = parts.total.numpy()
     table["mutual_information"] = parts.mutual_information.numpy()
-    table["decision"] = np.array([DOUBT if c < 0 else names[c] for c in decided], dtype=np.str_)
+    doubted = _doubt_word(table)
+    table["decision"] = np.array([doubted if c < 0 else names[c] for c in decided], dtype=np.str_)
     return table
+
+
+def _doubt_word(table: Mapping[str, Any]) -> str:
+    return f"({DOUBT})" if f"p_{DOUBT}" in table else DOUBT
 
 
 def _numbers(
@@ -79,7 +89,13 @@ def _numbers(
 
     response = interval("response")
     columns = {"mean": response.mean, "lower": response.lower, "upper": response.upper}
-    if WeightMode(how["mode"]).random:
+    draws = how["samples"]
+    if WeightMode(how["mode"]).random and draws > 1:
+        if draws < DRAWS_FOR_INTERVALS:
+            warnings.warn(
+                f"95 % intervals of the mean from {draws} draws are too narrow; expected "
+                f"{DRAWS_FOR_INTERVALS} at least (samples=, --samples)", UserWarning, stacklevel=3,
+            )
         mean = interval("mean")
         columns |= {"mean_lower": mean.lower, "mean_upper": mean.upper}
     if scaling is not None:
@@ -96,7 +112,7 @@ def summary(table: Answers, y: Tensor | None = None) -> dict[str, Any]:
     """How many rows, how many doubts; with the targets ``y`` also the accuracy or the error."""
     found: dict[str, Any] = {"count": len(next(iter(table.values())))}
     if "decision" in table:
-        found["doubts"] = int((table["decision"] == DOUBT).sum())
+        found["doubts"] = int((table["decision"] == _doubt_word(table)).sum())
         if y is not None:
             p = torch.from_numpy(np.stack([v for k, v in table.items() if k.startswith("p_")], axis=-1))
             found["accuracy"] = round(metrics.accuracy(p, y.reshape(-1)), 6)

@@ -25,6 +25,9 @@ from .structure import connecting_threshold, is_connected
 
 CriterionName = Literal["waic", "dic", "nll"]
 
+#: Thresholds that are compared.
+THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
 
 class Criterion(NamedTuple):
     """A criterion and the number of parameters that it finds in use (nan for "nll")."""
@@ -131,7 +134,7 @@ def best_threshold(
     x: Tensor,
     y: Tensor,
     criterion: CriterionName = "waic",
-    grid: Sequence[float] = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
+    grid: Sequence[float] = THRESHOLDS,
     *,
     likelihood: str | Likelihood = "categorical",
     samples: int = 100,

@@ -6,7 +6,9 @@ For every way to predict that the method has, on the test data:
     R = 10   the averaged probabilities of the R draws
 
 with the accuracy, the accuracy and the count of observations where the largest averaged probability is at
-least 0.95 (the doubt option), and the density: the share of the weights that the prediction uses.
+least 0.95 (the doubt option), and the density: the share of the weights that the prediction uses. Numbers
+instead of classes have a root mean squared error, the mean negative log predictive density and the share of
+observations within their 95 % predictive intervals, all in the units of the data.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from .likelihoods import Likelihood, as_likelihood
 from .methods import Method, Prediction
 from .nn.modes import WeightMode
 from .objective import bayesian_layers
-from .prediction import density, predict
+from .prediction import density, log_prob_draws, predict, predict_interval
 from .structure import chain, has_indicators, inclusion_of_weights, layer_structure, structure_of
 from .training.pruning import weight_density
 from .training.run import Run, write_json
@@ -99,11 +101,10 @@ def _rows_of(
     seed: int,
     threshold: float,
 ) -> list[dict[str, Any]]:
-    generator = torch.Generator().manual_seed(seed)
     mode = prediction.mode
+    how = {"mode": mode, "samples": samples, "threshold": threshold, "likelihood": likelihood}
     draws = predict(
-        model, dataset.x_test, mode=mode, samples=samples, threshold=threshold,
-        likelihood=likelihood, average=False, generator=generator,
+        model, dataset.x_test, **how, average=False, generator=torch.Generator().manual_seed(seed)
     )
     about = {"gamma": prediction.gamma, "beta": prediction.beta}
     if mode in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
@@ -115,6 +116,8 @@ def _rows_of(
         single = {k: sum(f[k] for f in each) / len(each) for k in each[0] if not k.endswith("_at_095")}
         rows.append({**about, "R": 1, **single, "density": _density(model, prediction, threshold, 1)})
     averaged = _figures(draws.mean(0), dataset)
+    if not likelihood.classes:
+        averaged |= _figures_of_numbers(model, dataset, how, seed)
     rows.append({
         **about, "R": len(draws), **averaged, "density": _density(model, prediction, threshold, len(draws)),
     })
@@ -134,6 +137,23 @@ def _figures(p: Tensor, dataset: Dataset) -> dict[str, float]:
         "nll": metrics.nll(p, y),
         "ece": metrics.ece(p, y),
     }
+
+
+def _figures_of_numbers(
+    model: nn.Module, dataset: Dataset, how: Mapping[str, Any], seed: int
+) -> dict[str, float]:
+    x, y = dataset.x_test, dataset.y_test
+    nll = metrics.nll_of_draws(
+        log_prob_draws(model, x, y, **how, generator=torch.Generator().manual_seed(seed))
+    )
+    if dataset.target_scaling is not None:
+        # A density of y = mean + deviation t is that of t over the deviation.
+        nll += dataset.target_scaling[1].log().sum().item()
+    _, lower, upper = predict_interval(
+        model, x, level=0.95, of="response", **how, generator=torch.Generator().manual_seed(seed)
+    )
+    y = y.reshape(lower.shape)
+    return {"nll": nll, "coverage": ((y >= lower) & (y <= upper)).double().mean().item()}
 
 
 def _density(model: nn.Module, prediction: Prediction, threshold: float, samples: int) -> float:

@@ -37,6 +37,13 @@ def test_a_confident_row_is_decided_and_another_is_a_doubt():
     assert answers.summary(table, torch.tensor([1, 0])) == {"count": 2, "doubts": 1, "accuracy": 0.5}
 
 
+def test_a_class_called_doubt_is_no_doubt():
+    network, x = fixed(torch.tensor([[0.0], [1.0]])), torch.tensor([[-10.0], [0.1], [10.0]])
+    table = answers.answer(network, x, "categorical", mode="mean", class_names=("doubt", "sure"))
+    assert table["decision"].tolist() == ["doubt", "(doubt)", "sure"]
+    assert answers.summary(table)["doubts"] == 1
+
+
 def test_one_logit_is_two_classes():
     table = answers.answer(
         fixed(torch.tensor([[1.0]])), torch.tensor([[0.0], [5.0]]), "bernoulli", mode="mean"

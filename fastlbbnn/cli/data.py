@@ -1,17 +1,19 @@
 """Which data a run was trained on, so that later commands find them again.
 
-``data.json`` in a run folder: the name or path that was given, the options it was loaded with, and what new
-rows have to be prepared with: names of the features, their scaling, names of the classes. So predictions
-need the run folder and the new rows alone.
+``data.json`` in a run folder: the name or path that was given, the options it was loaded with, a hash of the
+file, and what new rows have to be prepared with: names of the features, their scaling, names of the classes.
+So predictions need the run folder and the new rows alone, and no command takes other data for the run's own.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._files import replace_file
 
@@ -52,6 +54,16 @@ class Source:
 
         is_file = data not in NAMES and path.exists()
         return Source(str(path.resolve()) if is_file else data, **given)
+
+    def content_hash(self) -> str | None:
+        """Of the file, before it was compressed; None for named data, which are checked whenever read."""
+        from ..data import NAMES
+
+        if self.data in NAMES:
+            return None
+        path = Path(self.data).expanduser()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -94,27 +106,51 @@ class Preparation:
         return (x - x.new_tensor(self.mean)) / x.new_tensor(self.deviation)
 
 
+class _Remembered(NamedTuple):
+    """What data.json says; None for what an older version did not write."""
+
+    source: Source
+    preparation: Preparation | None
+    content_hash: str | None
+
+
 def remember(folder: Path, source: Source, dataset: Dataset) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    content = {**asdict(source), "preparation": asdict(Preparation.of(dataset))}
+    content = {
+        **asdict(source), "content_hash": source.content_hash(),
+        "preparation": asdict(Preparation.of(dataset)),
+    }
     with replace_file(folder / FILE) as temporary:
         temporary.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def check_same_data(folder: Path, source: Source) -> None:
-    """Refuse to continue a run with other data, or with the same data read in another way."""
+def _remembered(folder: Path) -> _Remembered | None:
     path = folder / FILE
     if not path.exists():
+        return None
+    content = json.loads(path.read_text())
+    preparation, content_hash = content.pop("preparation", None), content.pop("content_hash", None)
+    return _Remembered(
+        Source(**content), None if preparation is None else Preparation(**preparation), content_hash
+    )
+
+
+def check_same_data(folder: Path, source: Source) -> None:
+    """Refuse to continue a run with other data, or with the same data read in another way."""
+    known = _remembered(folder)
+    if known is None:
         return
     old, new = (
         {"data": s.data, "data seed": s.seed, "validation": s.validation, **s.options}
-        for s in (_read(path)[0], source)
+        for s in (known.source, source)
     )
     different = [
         f"{name} {old.get(name)!r}, not {new.get(name)!r}"
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
+    if not different and known.content_hash not in (None, source.content_hash()):
+        different = [f"another {source.data}: the file has changed since"]
     if different:
         raise ValueError(
             f"{folder} holds a run with {'; '.join(different)}; give another folder, or start again "
@@ -122,18 +158,12 @@ def check_same_data(folder: Path, source: Source) -> None:
         )
 
 
-def _read(path: Path) -> tuple[Source, Preparation | None]:
-    content = json.loads(path.read_text())
-    preparation = content.pop("preparation", None)
-    return Source(**content), None if preparation is None else Preparation(**preparation)
-
-
 def source_of(run: Run, data: str | None = None, root: str | None = None) -> Source:
     """The run's data; or ``data`` in its place, with the run's options where it is the same kind of file."""
     from ..data import NAMES
 
-    path = run.folder / FILE
-    known = _read(path)[0] if path.exists() else Source(str(run.config["dataset"]))
+    remembered = _remembered(run.folder)
+    known = Source(str(run.config["dataset"])) if remembered is None else remembered.source
     if data is not None:
         same_kind = (data in NAMES) == (known.data in NAMES)
         known = Source.of(
@@ -147,10 +177,9 @@ def preparation_of(run: Run) -> Preparation:
     """As remembered; of the data where an older run has nothing on file, and nothing where they are gone."""
     from ..data import DataError, MissingDataError
 
-    path = run.folder / FILE
-    known = _read(path)[1] if path.exists() else None
-    if known is not None:
-        return known
+    remembered = _remembered(run.folder)
+    if remembered is not None and remembered.preparation is not None:
+        return remembered.preparation
     try:
         return Preparation.of(source_of(run).load())
     except (DataError, MissingDataError, ValueError):
@@ -159,15 +188,52 @@ def preparation_of(run: Run) -> Preparation:
 
 def dataset_of(run: Run, data: str | None = None, root: str | None = None) -> Dataset:
     """The data set that the run was trained on, checked against what the run says about it."""
-    dataset = source_of(run, data, root).load()
-    expected = {"inputs": run.config["sizes"][0], "outputs": run.config["sizes"][-1]}
-    for what, count in expected.items():
-        if getattr(dataset, what) != count:
-            raise ValueError(
-                f"{dataset.name} has {getattr(dataset, what)} {what} and the network of {run.folder} "
-                f"{count}; give the data that it was trained on with --data"
-            )
+    from ..data import NAMES, MissingDataError
+
+    source = source_of(run, data, root)
+    try:
+        dataset = source.load()
+    except MissingDataError as error:
+        if data is not None or source.data in NAMES:
+            raise
+        raise MissingDataError(
+            f"{error}, which {run.folder} was trained on; say with --data where it is now"
+        ) from error
+    wrong = _difference(run, source, dataset)
+    if wrong is not None:
+        raise ValueError(
+            f"{dataset.name} {wrong}; give the data that {run.folder} was trained on with --data (for new "
+            "rows there is `fastlbbnn predict`)"
+        )
     return dataset
+
+
+def _difference(run: Run, source: Source, dataset: Dataset) -> str | None:
+    """In what the data cannot be those of the run; None: they are."""
+    sizes = run.config["sizes"]
+    for what, count in (("inputs", sizes[0]), ("outputs", sizes[-1])):
+        if getattr(dataset, what) != count:
+            return f"has {getattr(dataset, what)} {what} and the network of {run.folder} {count}"
+    known = _remembered(run.folder)
+    if known is None:
+        return None
+    if known.preparation is not None:
+        found = Preparation.of(dataset)
+        for what, old, new in (
+            ("columns", known.preparation.features, found.features),
+            ("classes", known.preparation.class_names, found.class_names),
+        ):
+            if old != new:
+                return f"has the {what} {_short(new)}, in training they were {_short(old)}"
+    if known.content_hash not in (None, source.content_hash()):
+        return "has other contents than in training"
+    return None
+
+
+def _short(names: Sequence[str] | None) -> str:
+    if names is None:
+        return "without names"
+    return ", ".join(names[:10]) + ", ..." * (len(names) > 10)
 
 
 def new_inputs(

@@ -77,8 +77,9 @@ def select(
         )
     model = run.model(network)
     tried: list[dict[str, Any]] = []
+    used = criterion
     if criterion == "most-probable":
-        model = _most_probable(model, seed)
+        model, used = _most_probable(model, seed)
     elif criterion != "median":
         threshold, tried = _best(run, model, network, criterion, samples, rows, seed, data, root)
     found = _select(model, 0.5 if threshold is None else threshold, not means_only)
@@ -86,7 +87,7 @@ def select(
     path.parent.mkdir(parents=True, exist_ok=True)
     found.pop("model").save(path)
     found |= {"artifact": str(path), "bytes": path.stat().st_size, "network": network}
-    found |= {"criterion": criterion, "tried": tried}
+    found |= {"criterion": used, "asked_criterion": criterion, "tried": tried}
     if as_json:
         print_json(found)
     else:
@@ -97,7 +98,8 @@ def select(
 CRITERIA = ("median", "most-probable", "waic", "dic", "nll")
 
 
-def _most_probable(model: Any, seed: int) -> Any:
+def _most_probable(model: Any, seed: int) -> tuple[Any, str]:
+    """The network with the structure, and the criterion that chose it."""
     import torch
 
     from ..criteria import most_probable_model, with_structure
@@ -106,13 +108,13 @@ def _most_probable(model: Any, seed: int) -> Any:
     generator = torch.Generator().manual_seed(seed)
     found = with_structure(model, most_probable_model(model, generator=generator).indicators)
     if is_connected(found):
-        return found
+        return found, "most-probable"
     typer.echo(
         "the most probable structure has no path from an input to an output, so that it would be a constant; "
         "the median model instead",
         err=True,
     )
-    return model
+    return model, "median"
 
 
 def _best(
@@ -128,7 +130,8 @@ def _best(
 ) -> tuple[float, list[dict[str, Any]]]:
     import torch
 
-    from ..criteria import best_threshold
+    from ..criteria import THRESHOLDS, best_threshold
+    from ..structure import connecting_threshold
     from .data import dataset_of
 
     dataset = dataset_of(run, data, root)
@@ -142,11 +145,19 @@ def _best(
         x, y = dataset.x_test, dataset.y_test
     generator = torch.Generator().manual_seed(seed)
     kept = torch.randperm(len(x), generator=generator)[:rows]
+    lowest = connecting_threshold(model, min(THRESHOLDS))
+    if lowest < min(THRESHOLDS):
+        typer.echo(
+            f"no path has all its weights above {min(THRESHOLDS):g}, the smallest threshold to compare; the "
+            f"closest with one is {lowest:.6g}",
+            err=True,
+        )
     choice = best_threshold(
         model,
         x[kept],
         y[kept],
         criterion,
+        sorted({*THRESHOLDS, lowest}),
         likelihood=run.likelihood(network),
         samples=samples,
         generator=generator,

@@ -16,7 +16,8 @@ def optional(*names: str, help: str, **how: Any) -> Any:
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object instead of text, for other programs.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of everything random.")]
+#: Stages of a run add to the seed's upper bits: below 2^62 nothing overflows.
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**62, help="Of everything random.")]
 Threads = Annotated[
     int | None, optional("--threads", metavar="N", min=1, help="CPU threads; by default torch's choice.")
 ]

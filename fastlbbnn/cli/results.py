@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from .app import app, print_json, use_threads
-from .options import DataOption, Json, Network, Root, RunFolder, Samples, Seed, Threads, optional
+from .options import DataOption, Json, Network, Root, RunFolder, Seed, Threads, optional
 
 #: Which data of another domain a report shows beside a run's own, where they are on disk.
 _OTHER = {"mnist": "fmnist", "fmnist": "mnist"}
@@ -94,10 +94,18 @@ def predict(
             help="What stands in for the weights: sampled (model averaging), mean, median, median-mean."
         ),
     ] = "sampled",
-    samples: Samples = 10,
+    samples: Annotated[
+        int | None,
+        optional(
+            "--samples", "-R", min=1,
+            help="Draws to average (R in the paper); by default 10, for numbers 100: their intervals need "
+            "more.",
+        ),
+    ] = None,
     threshold: Annotated[
-        float, typer.Option(help="Inclusion probability above which the median modes keep a weight.")
-    ] = 0.5,
+        float | None,
+        optional(help="Inclusion probability above which the median modes keep a weight; by default 0.5."),
+    ] = None,
     doubt: Annotated[
         float, typer.Option(help="Below this probability the decision is a doubt; 0: always decide.")
     ] = 0.95,
@@ -129,26 +137,42 @@ def predict(
     if mode not in modes:
         raise typer.BadParameter(f"{mode!r}: expected {', '.join(modes)}", param_hint="--mode")
     chosen = WeightMode(mode)
-    if not 0.0 <= threshold < 1.0:
-        raise typer.BadParameter(f"{threshold}: expected a probability in [0, 1)", param_hint="--threshold")
+    is_median = chosen in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN)
+    if threshold is not None:
+        if not 0.0 <= threshold < 1.0:
+            raise typer.BadParameter(
+                f"{threshold}: expected a probability in [0, 1)", param_hint="--threshold"
+            )
+        if not is_median:
+            raise typer.BadParameter(
+                f"{threshold} with --mode {mode}: a threshold is for median and median-mean",
+                param_hint="--threshold",
+            )
     if not 0.0 <= doubt <= 1.0:
         raise typer.BadParameter(f"{doubt}: expected a probability in [0, 1]", param_hint="--doubt")
     if out is not None and out.suffix not in (".csv", ".npz"):
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .csv or .npz", param_hint="--out")
     use_threads(threads)
     run = load_run(folder)
+    if is_median and not any(p.gamma in ("MED", "PRN") for p in run.method.predictions):
+        raise typer.BadParameter(
+            f"{mode}: {run.method.name} has no median model; expected sampled or mean", param_hint="--mode"
+        )
     preparation = preparation_of(run)
     x, y = new_inputs(run, data, root)
-    model = run.model(network)
-    if chosen in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
-        threshold = resolve_threshold(model, threshold)
+    model, likelihood = run.model(network), run.likelihood(network)
+    if samples is None:
+        samples = 10 if likelihood.classes else 100
+    used = 0.5 if threshold is None else threshold
+    if is_median:
+        used = resolve_threshold(model, used)
     table = answers.answer(
         model,
         x,
-        run.likelihood(network),
+        likelihood,
         mode=chosen,
         samples=samples,
-        threshold=threshold,
+        threshold=used,
         doubt=doubt,
         seed=seed,
         class_names=preparation.class_names,
@@ -163,6 +187,10 @@ def predict(
         print_json(
             {
                 **summary,
+                "mode": mode,
+                "samples": samples if chosen.random else None,
+                "threshold": used if is_median else None,
+                "network": network,
                 "out": None if out is None else str(out),
                 **({} if out is not None else {"rows": answers.as_rows(table)}),
             }

@@ -29,11 +29,13 @@ COLUMNS = {
     "rmse": ("RMSE", "{:.4g}".format),
     "nll": ("NLL", "{:.4f}".format),
     "ece": ("ECE", "{:.4f}".format),
-    "brier": ("Brier", "{:.4f}".format),
     "coverage": ("coverage", "{:.3f}".format),
     "density": ("density", _share),
     "threshold": ("threshold", "{:.4g}".format),
 }
+
+#: Root mean square of a feature above which the priors and step sizes, made for inputs of size 1, may fail.
+LARGE_FEATURE = 10.0
 
 #: What the paper's names mean.
 LEGEND = (
@@ -147,6 +149,7 @@ def train(
     An interrupted run continues where it stopped when the same command is given again, with the numbers
     that it would have had without the interruption. A finished run is left as it is.
     """
+    from ..likelihoods import LIKELIHOODS
     from ..methods import METHODS, find_method
     from ..training import find_recipe, load_run
     from ..training import train as train_run
@@ -167,18 +170,19 @@ def train(
     if epochs is not None:
         chosen = chosen.scaled(epochs)
     if hidden is not None:
-        from ..timing import parse_sizes
-
-        with wrong_call("--hidden"):
-            sizes = [int(hidden)] if hidden.isdigit() else parse_sizes(hidden)
-            if min(sizes) < 1:
-                raise ValueError(f"{hidden}: expected positive numbers")
-        chosen = replace(chosen, hidden=tuple(sizes))
+        chosen = replace(chosen, hidden=_hidden_sizes(hidden))
     for option, share in (("--validation", validation), ("--test-share", test_share)):
         if share is not None and not 0.0 < share < 1.0:
             raise typer.BadParameter(f"{share}: expected a share between 0 and 1", param_hint=option)
+    delimiter = "\t" if delimiter == "\\t" else delimiter
     if delimiter is not None and len(delimiter) != 1:
-        raise typer.BadParameter(f"{delimiter!r}: expected one character", param_hint="--delimiter")
+        raise typer.BadParameter(
+            f"{delimiter!r}: expected one character, or \\t for a tab", param_hint="--delimiter"
+        )
+    if likelihood is not None and likelihood not in LIKELIHOODS:
+        raise typer.BadParameter(
+            f"{likelihood!r}: expected one of {', '.join(LIKELIHOODS)}", param_hint="--likelihood"
+        )
 
     options = {
         "target": target,
@@ -200,6 +204,8 @@ def train(
     folder = out if out is not None else Path("runs") / f"{dataset.name}-{method}-{chosen_name}-{seed}"
     if not as_json:
         typer.echo(f"{method} on {dataset!r}", err=True)
+    for note in _notes(dataset):
+        typer.echo(f"note: {note}", err=True)
     if restart or not (folder / "run.json").exists():
         remember(folder, source, dataset)
     else:
@@ -224,6 +230,39 @@ def train(
         typer.echo(f"\n{results['n_test']} {dataset.held_out} rows:\n")
         typer.echo(f"{run_table(results)}\n\n{LEGEND}")
     typer.echo(f"\nNext: fastlbbnn report {folder}")
+
+
+def _notes(dataset: Any) -> list[str]:
+    """What a network of these data may fail by."""
+    notes = []
+    size = dataset.x_train.square().mean(0).sqrt()
+    largest = int(size.argmax())
+    if size[largest] > LARGE_FEATURE:
+        name = f"input {largest}" if dataset.feature_names is None else repr(dataset.feature_names[largest])
+        notes.append(
+            f"values of {name} are of the size {size[largest]:.3g}; priors and step sizes are made for "
+            "features of size 1: --standardise makes them so"
+        )
+    if dataset.classes is not None:
+        unseen = sorted(set(dataset.y_test.int().tolist()) - set(dataset.y_train.int().tolist()))
+        names = [str(c) if dataset.class_names is None else dataset.class_names[c] for c in unseen]
+        if names:
+            notes.append(
+                f"no training row has the class {', '.join(names)}, but {dataset.held_out} rows do: a "
+                "network cannot learn what it never sees"
+            )
+    return notes
+
+
+def _hidden_sizes(text: str) -> tuple[int, ...]:
+    """``"400-600"`` -> (400, 600)."""
+    parts = text.split("-")
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(
+            f"{text!r}: expected units of the hidden layers such as 400-600, or 50 for one layer",
+            param_hint="--hidden",
+        )
+    return tuple(int(part) for part in parts)
 
 
 def _evaluated(run: Any, dataset: Any, samples: int) -> dict[str, Any]:

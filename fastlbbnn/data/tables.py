@@ -60,7 +60,10 @@ def load_csv(
         if not features:
             hint = ""
             if len(columns) == 1 and len(found := [c for c in ";\t|" if c in columns[0]]):
-                hint = f" (are values apart by {found[0]!r}? then delimiter={found[0]!r}, --delimiter)"
+                hint = (
+                    f" (are values apart by {found[0]!r}? then delimiter={found[0]!r}, or in the shell "
+                    f"--delimiter {found[0]!r})"
+                )
             raise DataError(
                 f"{path} has no columns but the target and ignored ones; expected features{hint}"
             )

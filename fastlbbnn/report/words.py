@@ -29,7 +29,7 @@ _COLUMNS = {
     "gamma": ("gamma", "{}"), "beta": ("beta", "{}"), "R": ("R", "{}"),
     "accuracy": ("accuracy", "{:.4f}"), "accuracy_at_095": ("accuracy, decided", "{:.4f}"),
     "classified_at_095": ("decided", "{:,}"), "rmse": ("RMSE", "{:.4g}"), "nll": ("NLL", "{:.4f}"),
-    "ece": ("ECE", "{:.4f}"), "brier": ("Brier", "{:.4f}"), "coverage": ("coverage", "{:.3f}"),
+    "ece": ("ECE", "{:.4f}"), "coverage": ("coverage", "{:.3f}"),
     "density": ("density", "{:.3g}"), "threshold": ("threshold", "{:.4g}"),
 }  # fmt: skip
 

@@ -95,7 +95,9 @@ class Recipe:
         for stage in self.stages:
             until = max(previous + 1, round(stage.until_epoch * epochs / main))
             if stage.saves == "trained":
-                until = max(epochs, previous + 1)
+                until = epochs
+            elif stage.start_from is None and stage.until_epoch < main:
+                until = min(until, epochs - 1)  # an epoch is left for the main stage; one is all of it
             warmup = min(stage.kl_warmup, max(0, round(stage.kl_warmup * epochs / main)))
             stages.append(replace(stage, until_epoch=until, kl_warmup=warmup))
             # Both kinds of post-training follow the main stage, not each other.

@@ -32,7 +32,7 @@ from .recipe import Recipe, Stage, same_settings
 from .recipes import find_recipe
 from .run import FORMAT, load_run, read_history, versions, write_history, write_json
 
-#: A checkpoint costs a tenth of a second or so: at most one in this many seconds, and one a stage.
+#: A checkpoint costs a tenth of a second or so: at most one in this many seconds.
 _CHECKPOINT_SECONDS = 30.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import os
 import shutil
@@ -187,6 +188,63 @@ def test_an_interrupted_run_knows_its_data(tmp_path, monkeypatch):
     assert finished == as_it_is
 
 
+def _write_csv(path: Path, columns: str, rows: list[list[object]]) -> Path:
+    path.write_text("\n".join([columns, *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+def test_other_data_are_not_taken_for_those_of_the_run(tmp_path):
+    g = torch.Generator().manual_seed(1)
+    rows = [[f"{a:.3f}", f"{b:.3f}", "no" if a < b else "yes"] for a, b in torch.randn(40, 2, generator=g)]
+    table = _write_csv(tmp_path / "table.csv", "a,b,y", rows)
+    run = tmp_path / "run"
+    call(*tiny(table, run, "--method", "FNN"))
+    results = (run / "results.json").read_text()
+    reordered = _write_csv(tmp_path / "reordered.csv", "b,a,y", [[b, a, y] for a, b, y in rows])
+    renamed = _write_csv(tmp_path / "renamed.csv", "a,b,y", [[a, b, y + "!"] for a, b, y in rows])
+    other = _write_csv(tmp_path / "other.csv", "a,b,y", [[b, a, y] for a, b, y in rows])
+    for path, message in (
+        (reordered, "has the columns b, a, in training they were a, b"),
+        (renamed, "has the classes no!, yes!, in training they were no, yes"),
+        (other, "has other contents than in training"),
+    ):
+        for command in ("evaluate", "report"):
+            result = call(command, run, "--data", path, code=1)
+            assert message in str(result.exception) and "fastlbbnn predict" in str(result.exception)
+    assert (run / "results.json").read_text() == results
+    # Moved, and compressed, they are still the run's; gone, one is told what to say.
+    with gzip.open(tmp_path / "moved.csv.gz", "wt") as file:
+        file.write(table.read_text())
+    table.unlink()
+    assert "say with --data where it is now" in str(call("evaluate", run, code=1).exception)
+    call("evaluate", run, "--data", tmp_path / "moved.csv.gz")
+    # A run does not go on with a file that was changed meanwhile.
+    shutil.copy(other, table)
+    result = call(*tiny(table, run, "--method", "FNN"), code=1)
+    assert "the file has changed since" in str(result.exception)
+
+
+def test_train_notes_what_a_network_may_fail_by(tmp_path):
+    x, y = torch.rand(30, 2).numpy(), np.arange(30) % 2
+    arrays = {"x_train": 500 * x, "y_train": y, "x_test": 500 * x, "y_test": y + 1}
+    np.savez(tmp_path / "far.npz", **arrays)
+    said = call(*tiny(tmp_path / "far.npz", tmp_path / "a", "--method", "FNN")).stderr
+    assert "--standardise" in said and "no training row has the class 2, but test rows do" in said
+    np.savez(tmp_path / "near.npz", **{**arrays, "x_train": x, "x_test": x, "y_test": y})
+    assert "note" not in call(*tiny(tmp_path / "near.npz", tmp_path / "b", "--method", "FNN")).stderr
+
+
+def test_tabs_can_be_typed(tmp_path):
+    rows = "".join(f"{i}\t{i % 3}\t{'even' if i % 2 else 'odd'}\n" for i in range(20))
+    (tmp_path / "tabs.csv").write_text("a\tb\ty\n" + rows)
+    call(*tiny(tmp_path / "tabs.csv", tmp_path / "run", "--method", "FNN", "--delimiter", "\\t"))
+
+
+def test_files_of_a_run_can_be_read_by_whom_new_files_can(run):
+    mode = (run / "run.json").stat().st_mode
+    assert {path.stat().st_mode for path in run.glob("*.safetensors")} == {mode}
+
+
 def test_evaluate_writes_what_it_shows(run):
     found = call_json("evaluate", run, "--samples", 3)
     assert json.loads((run / "results.json").read_text()) == found
@@ -233,6 +291,30 @@ def test_predict_writes_probabilities_uncertainty_and_decisions(run, data, tmp_p
     assert shown == (tmp_path / "p.csv").read_text()
 
 
+def test_predict_says_what_it_used(run, data, tmp_path):
+    found = call_json("predict", run, data, "-o", tmp_path / "p.csv", "--mode", "median-mean")
+    assert (found["mode"], found["threshold"], found["samples"]) == ("median-mean", 0.5, None)
+    assert found["network"] == "trained"
+    found = call_json("predict", run, data, "-o", tmp_path / "p.csv", "--samples", 3)
+    assert (found["mode"], found["threshold"], found["samples"]) == ("sampled", None, 3)
+
+
+def test_a_method_without_a_median_model_predicts_none(data, tmp_path):
+    make_run(tmp_path / "fnn", "FNN")
+    result = call("predict", tmp_path / "fnn", data, "--mode", "median", code=2)
+    assert "FNN has no median model" in " ".join(result.stderr.split())
+
+
+def test_intervals_of_numbers_have_enough_draws(tmp_path):
+    make_run(tmp_path / "run", likelihood="poisson")
+    np.savez(tmp_path / "x.npz", x=make_images(5, 3)[0].numpy())
+    found = call_json("predict", tmp_path / "run", tmp_path / "x.npz")
+    assert found["samples"] == 100 and "mean_lower" in found["rows"][0]
+    with pytest.warns(UserWarning, match="from 5 draws are too narrow"):
+        call("predict", tmp_path / "run", tmp_path / "x.npz", "--samples", 5)
+    assert "mean_lower" not in call("predict", tmp_path / "run", tmp_path / "x.npz", "--samples", 1).stdout
+
+
 def test_select_writes_the_network_that_it_describes(run, tmp_path):
     found = call_json("select", run, "-o", tmp_path / "small.safetensors")
     network = read_artifact(tmp_path / "small.safetensors")
@@ -257,7 +339,22 @@ def test_a_most_probable_model_without_a_path_is_not_written(run, tmp_path, monk
     monkeypatch.setattr("fastlbbnn.criteria.most_probable_model", nothing)
     result = call("select", run, "--criterion", "most-probable", "-o", tmp_path / "m.safetensors", "--json")
     assert "no path" in result.stderr and "median model instead" in result.stderr
-    assert json.loads(result.stdout)["kept"] == found["kept"]
+    said = json.loads(result.stdout)
+    assert said["kept"] == found["kept"]
+    assert (said["criterion"], said["asked_criterion"]) == ("median", "most-probable")
+
+
+def test_a_criterion_compares_what_has_a_path(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    network = load_run(folder).model()
+    for layer in bayesian_layers(network):
+        layer.inclusion.omega.data.sub_(12.0)
+    save_network(folder / "trained.safetensors", network, stage="trained", epoch=1)
+    result = call("select", folder, "--criterion", "waic", "--samples", 3, "--json")
+    found = json.loads(result.stdout)
+    assert "no path has all its weights above 0.05" in result.stderr
+    assert 0.0 < found["threshold"] < 0.05 and found["active"] > 0 and len(found["tried"]) == 1
 
 
 def test_evaluate_says_where_the_median_model_had_no_path(run, tmp_path):
@@ -309,7 +406,11 @@ def test_methods_can_be_listed():
         (["predict", "RUN", "DATA", "--mode", "guess"], "median-mean"),
         (["predict", "RUN", "DATA", "--threshold", "2"], "probability in [0, 1)"),
         (["train", "--method", "FNN"], "expected digits, mnist"),
-        (["train", "DATA", "--hidden", "8,8"], "784-400-600-10"),
+        (["train", "DATA", "--hidden", "8,8"], "such as 400-600"),
+        (["train", "DATA", "--hidden", "10-0"], "such as 400-600"),
+        (["train", "DATA", "--likelihood", "beta"], "expected one of categorical, bernoulli"),
+        (["train", "DATA", "--seed", str(2**70)], "--seed"),
+        (["predict", "RUN", "DATA", "--threshold", "0.4"], "for median and median-mean"),
         (["train", "DATA", "--test-share", "2"], "between 0 and 1"),
         (["train", "DATA", "--delimiter", "--"], "expected one character"),
         (["predict", "RUN", "DATA", "--doubt", "2"], "probability in [0, 1]"),

@@ -131,7 +131,7 @@ def test_a_first_row_of_values_is_not_taken_for_names(csv, first):
 
 
 def test_another_delimiter_is_guessed_in_the_error(csv):
-    with pytest.raises(data.DataError, match=r"apart by ';'\? then delimiter=';', --delimiter"):
+    with pytest.raises(data.DataError, match=r"by ';'\? then delimiter=';', or in the shell --delimiter ';'"):
         csv("a;b\n1;2\n3;4\n")
 
 

@@ -276,6 +276,16 @@ def test_recipes_are_plain_data():
         assert again.settings() == recipe.settings()
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 3, 7])
+def test_the_main_stage_ends_after_as_many_epochs_as_asked_for(epochs):
+    for recipe in RECIPES.values():
+        scaled = recipe.scaled(epochs)
+        main = next(i for i, stage in enumerate(scaled.stages) if stage.saves == "trained")
+        ends = [stage.until_epoch for stage in scaled.stages]
+        assert ends[main] == epochs and all(end < epochs for end in ends[:main])
+        assert all(end > epochs for end in ends[main + 1 :])
+
+
 def test_options_for_a_data_set_take_the_place_of_the_others(data, tmp_path):
     recipe = replace(
         _recipe("BNN-GP-MF"), options={"sigma2": 0.5, "start": "paper"},
