@@ -263,8 +263,8 @@ _EARLY_DROPOUT_NOTES = (
     "of the logits one in a thousand. Rates start where a draw uses no more of the weights than published "
     "(one half; 0.8 on MNIST; 0.903 and 0.937 on FMNIST) and hardly move, by 1e-6 a step: learned at the "
     "step size of the weights they fall, and draws are nearly dense (`paper`). Weights have three times the "
-    "paper's step size, falling along half a cosine, 100 epochs in all. Compared with others on a validation "
-    "split: bench/paper/choose.py --recipe early."
+    "paper's step size, falling along half a cosine, 100 epochs in all. Tried on validation splits: "
+    "bench/paper/choose.py --recipe early."
 )
 _EARLY_FOR_DATA = {"mnist": _hyperprior(70.0, 930.0), "fmnist": _hyperprior(90.0, 910.0)}
 
