@@ -62,7 +62,7 @@ class Source:
         if self.data in NAMES:
             return None
         path = Path(self.data).expanduser()
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
