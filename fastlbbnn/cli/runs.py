@@ -72,7 +72,7 @@ def train(
             "--recipe",
             help="paper: the paper's settings; ours: our own, the default where there is one; gentle: near "
             "the paper's; early: the structure of the first epochs, held. The last two are for LBBNN "
-            "(gentle also for BNN-GP-CMF, early for BNN-HP-MF) and keep more weights than ours; for "
+            "(both also for BNN-GP-CMF, early for BNN-HP-MF) and keep more weights than ours; for "
             "BNN-MGP-MF early is a shorter schedule.",
         ),
     ] = None,

@@ -344,13 +344,18 @@ def test_a_most_probable_model_without_a_path_is_not_written(run, tmp_path, monk
     assert (said["criterion"], said["asked_criterion"]) == ("median", "most-probable")
 
 
-def test_a_criterion_compares_what_has_a_path(run, tmp_path):
-    folder = tmp_path / "run"
+def less_probable(run: Path, folder: Path, by: float) -> Path:
+    """A copy of the run whose inclusion logits are all smaller, so that its median model has no path."""
     shutil.copytree(run, folder)
     network = load_run(folder).model()
     for layer in bayesian_layers(network):
-        layer.inclusion.omega.data.sub_(12.0)
+        layer.inclusion.omega.data.sub_(by)
     save_network(folder / "trained.safetensors", network, stage="trained", epoch=1)
+    return folder
+
+
+def test_a_criterion_compares_what_has_a_path(run, tmp_path):
+    folder = less_probable(run, tmp_path / "run", 12.0)
     result = call("select", folder, "--criterion", "waic", "--samples", 3, "--json")
     found = json.loads(result.stdout)
     assert "no path has all its weights above 0.05" in result.stderr
@@ -358,12 +363,7 @@ def test_a_criterion_compares_what_has_a_path(run, tmp_path):
 
 
 def test_evaluate_says_where_the_median_model_had_no_path(run, tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(run, folder)
-    network = load_run(folder).model()
-    for layer in bayesian_layers(network):
-        layer.inclusion.omega.data.sub_(9.0)
-    save_network(folder / "trained.safetensors", network, stage="trained", epoch=1)
+    folder = less_probable(run, tmp_path / "run", 9.0)
     output = call("evaluate", folder, "--samples", 2).stdout
     assert "threshold" in output and "no path from an input to an output" in output
     assert "no path" not in call("evaluate", run, "--samples", 2).stdout
