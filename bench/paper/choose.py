@@ -92,15 +92,22 @@ def _early_candidates(early: Recipe) -> dict[str, Recipe]:
         return {"early": early, **{f"early, {n:g} at first": with_weight_steps(n) for n in (3e-4, 1e-3)}}
     if early.method == "BNN-GP-CMF":
 
-        def with_options(**options) -> Recipe:
-            return replace(early, options={**early.options, **options})
+        def with_options(recipe: Recipe, **options) -> Recipe:
+            return replace(recipe, options={**recipe.options, **options})
 
-        hidden = ((0.8, 0.8), (0.925, 0.925), (0.95, 0.872), (0.88, 0.963))
+        main, _ = others
+        # The first form: weights as nn.Linear's, no small steps at first, masks that are half open, rates that
+        # hardly move.
+        alone = replace(main, until_epoch=100, step_sizes={"weights": 3e-4, "inclusion": 1e-6})
+        plain = with_options(replace(early, stages=(alone,)), scaled_start=False, temperature=0.1)
+        wide = [0.8822, 0.96, 1e-4]
         return {
             "early": early,
-            **{f"early, dropout {p:g} {q:g}": with_options(dropout=[p, q, 1e-3]) for p, q in hidden},
-            "early, inputs dropped": with_options(drops="inputs"),
-            **{f"early, weights {size:g}": with_weight_steps(size) for size in (1e-4, 1e-3)},
+            "early, dropout 0.8822 0.96": with_options(early, dropout=wide),
+            "early, masks at temperature 0.1": with_options(early, temperature=0.1),
+            "early, sigma2 10": with_options(early, sigma2=10.0),
+            "plain": plain,
+            "plain, dropout 0.903 0.937": with_options(plain, dropout=[0.903, 0.937, 1e-3]),
         }
     return {
         "early": early,

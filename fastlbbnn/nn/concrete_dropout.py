@@ -47,6 +47,8 @@ class ConcreteDropoutLinear(BayesianLayer):
             input of the network is ever dropped, and where a last layer drops logits.
         temperature: of the relaxed masks.
         sigma2: prior variance of weights and biases.
+        scaled_start: start from sqrt(1 - p) times ``nn.Linear``'s weights. A mask divides what it keeps by
+            1 - p, and so the expected squares of the outputs; at rates near 1 training starts in that noise.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class ConcreteDropoutLinear(BayesianLayer):
         drops: Drops = "inputs",
         temperature: float = 0.1,
         sigma2: float = 1.0,
+        scaled_start: bool = False,
         device=None,
         dtype=None,
     ) -> None:
@@ -72,7 +75,7 @@ class ConcreteDropoutLinear(BayesianLayer):
         if not 0.0 < sigma2 < math.inf:
             raise ValueError(f"sigma2={sigma2}; expected a positive variance")
         self.dropout, self.temperature, self.sigma2 = float(dropout), float(temperature), float(sigma2)
-        self.drops = drops
+        self.drops, self.scaled_start = drops, bool(scaled_start)
         kwargs = {"device": device, "dtype": dtype}
         self.kappa = nn.Parameter(staggered_empty((out_features, in_features), 0, **kwargs))
         bias_kappa = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
@@ -82,10 +85,11 @@ class ConcreteDropoutLinear(BayesianLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Means as in ``nn.Linear``, the rate that was asked for."""
+        """Means as in ``nn.Linear`` (scaled where that was asked for), the rate that was asked for."""
         bound = 1.0 / math.sqrt(self.in_features)
+        scale = math.sqrt(1.0 - self.dropout) if self.scaled_start else 1.0
         with torch.no_grad():
-            self.kappa.uniform_(-bound, bound)
+            self.kappa.uniform_(-scale * bound, scale * bound)
             if self.bias_kappa is not None:
                 self.bias_kappa.uniform_(-bound, bound)
             self.omega.fill_(math.log1p(-self.dropout) - math.log(self.dropout))

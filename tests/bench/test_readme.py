@@ -35,6 +35,9 @@ def test_a_cell_says_what_was_predicted_how_densely_in_how_many_runs(scripts):
     averaged = row("SIM", "SIM", "10", "0.9812", "0.5", runs="3")
     assert readme.cell([averaged, means, sparse]) == "0.981 / 0.960, 0.3 % (3)"
     assert readme.cell([averaged]) == ""
+    draw = row("SIM", "SIM", "1", "0.9401", "0.226", runs="3")
+    assert readme.cell([averaged, means, draw]) == "0.981 / 0.940, 23 % (3)"
+    assert readme.cell([averaged, draw, sparse]) == "0.981 / 0.960, 0.3 % (3)"
 
 
 def test_a_page_without_markers_is_named(scripts, tmp_path):

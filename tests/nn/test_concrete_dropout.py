@@ -74,6 +74,23 @@ def test_sampled_masks_drop_whole_outputs_with_their_bias():
     assert ((share - (1.0 - rate)).abs() < 4.0 * math.sqrt(rate * (1.0 - rate) / draws)).all()
 
 
+@pytest.mark.parametrize("drops", ["inputs", "outputs"])
+def test_a_scaled_start_leaves_the_squares_of_the_outputs_as_they_would_be_without_masks(drops):
+    draws, rate = 2000, 0.9
+    layer = ConcreteDropoutLinear(50, 40, bias=False, dropout=rate, drops=drops, scaled_start=True)
+    x = torch.randn(20, 50)
+    with torch.no_grad(), weights("sampled", samples=draws):
+        squares = layer(expand_samples(x, draws)).square().mean((1, 2))
+    # nn.Linear's weights are uniform with variance 1/(3 inputs). What the mean over draws misses by: their
+    # own spread (4 standard errors), and that 2000 weights and 1000 inputs stand for their distributions
+    # (relative standard deviations of squares sqrt(4/5/2000) and sqrt(2/1000), again 4 of them).
+    expected = 1.0 / 3.0
+    of_draws = squares.std().item() / math.sqrt(draws)
+    of_start = expected * math.sqrt(0.8 / 2000 + 2.0 / 1000)
+    assert squares.mean().item() == pytest.approx(expected, abs=4.0 * (of_draws + of_start))
+    assert layer.kappa.abs().max().item() <= math.sqrt((1.0 - rate) / 50)
+
+
 def test_dropped_outputs_are_dropped_inputs_of_the_layer_above():
     """ReLU(z y) = z ReLU(y): given the mask, a hidden unit is dropped on either side alike."""
     torch.manual_seed(0)
