@@ -54,6 +54,10 @@ def candidates(method: str, recipe: str, dataset: str, fitted: bool) -> dict[str
     return {"paper": find_recipe(method, "paper"), **changed}
 
 
+def _with_options(recipe: Recipe, **options) -> Recipe:
+    return replace(recipe, options={**recipe.options, **options})
+
+
 def _gentle_candidates(method: str) -> dict[str, Recipe]:
     gentle = find_recipe(method, "gentle")
     if method == "BNN-GP-CMF":
@@ -68,7 +72,7 @@ def _gentle_candidates(method: str) -> dict[str, Recipe]:
         return replace(gentle, stages=(replace(first, step_sizes=sizes), *others))
 
     def with_start(*logits: float) -> Recipe:
-        return replace(gentle, options={**gentle.options, "start_logits": list(logits)})
+        return _with_options(gentle, start_logits=list(logits))
 
     starts = ((0, 1), (-2, 1), (-2, 1.5), (-4, 1.5), (-4, 2.5))
     return {
@@ -91,23 +95,19 @@ def _early_candidates(early: Recipe) -> dict[str, Recipe]:
     if early.method == "BNN-MGP-MF":
         return {"early": early, **{f"early, {n:g} at first": with_weight_steps(n) for n in (3e-4, 1e-3)}}
     if early.method == "BNN-GP-CMF":
-
-        def with_options(recipe: Recipe, **options) -> Recipe:
-            return replace(recipe, options={**recipe.options, **options})
-
         main, _ = others
-        # The first form: weights as nn.Linear's, no small steps at first, masks that are half open, rates that
-        # hardly move.
+        # The first form: weights as nn.Linear's, no small steps at first, masks that are half open, rates
+        # that hardly move.
         alone = replace(main, until_epoch=100, step_sizes={"weights": 3e-4, "inclusion": 1e-6})
-        plain = with_options(replace(early, stages=(alone,)), scaled_start=False, temperature=0.1)
+        plain = _with_options(replace(early, stages=(alone,)), scaled_start=False, temperature=0.1)
         wide = [0.8822, 0.96, 1e-4]
         return {
             "early": early,
-            "early, dropout 0.8822 0.96": with_options(early, dropout=wide),
-            "early, masks at temperature 0.1": with_options(early, temperature=0.1),
-            "early, sigma2 10": with_options(early, sigma2=10.0),
+            "early, dropout 0.8822 0.96": _with_options(early, dropout=wide),
+            "early, masks at temperature 0.1": _with_options(early, temperature=0.1),
+            "early, sigma2 10": _with_options(early, sigma2=10.0),
             "plain": plain,
-            "plain, dropout 0.903 0.937": with_options(plain, dropout=[0.903, 0.937, 1e-3]),
+            "plain, dropout 0.903 0.937": _with_options(plain, dropout=[0.903, 0.937, 1e-3]),
         }
     return {
         "early": early,
@@ -118,11 +118,8 @@ def _early_candidates(early: Recipe) -> dict[str, Recipe]:
 def _our_candidates(ours: Recipe) -> dict[str, Recipe]:
     stages = [s for s in ours.stages if s.start_from is None]
 
-    def with_options(**options) -> Recipe:
-        return replace(ours, options={**ours.options, **options})
-
     def with_prior(**values: float) -> Recipe:
-        return with_options(prior_options={**ours.options["prior_options"], **values})
+        return _with_options(ours, prior_options={**ours.options["prior_options"], **values})
 
     def with_sizes(factor: float) -> Recipe:
         def scaled(sizes):
@@ -144,7 +141,7 @@ def _our_candidates(ours: Recipe) -> dict[str, Recipe]:
 
         found |= {f"warm-up of {epochs} epochs": with_warmup(epochs) for epochs in (60, 150)}
     if "threshold" in ours.options:
-        found |= {f"threshold {t:g}": with_options(threshold=t) for t in (-1.5, 0.0, 0.4)}
+        found |= {f"threshold {t:g}": _with_options(ours, threshold=t) for t in (-1.5, 0.0, 0.4)}
         (main,) = stages
 
         def with_scales_held(after: int, warmup: int) -> Recipe:
@@ -160,9 +157,9 @@ def _our_candidates(ours: Recipe) -> dict[str, Recipe]:
             for after, warmup in ((50, 550), (100, 550), (100, 250))
         }
     if ours.method == "BNN-GP-CMF":
-        found |= {f"sigma2 {v:g}": with_options(sigma2=v) for v in (0.3, 0.1, 0.03)}
+        found |= {f"sigma2 {v:g}": _with_options(ours, sigma2=v) for v in (0.3, 0.1, 0.03)}
     if "estimator" in ours.options:
-        found["Concrete gates"] = with_options(estimator="concrete")
+        found["Concrete gates"] = _with_options(ours, estimator="concrete")
     if "prior_options" in ours.options:
         found |= {f"{a} weights in a hundred": with_prior(a_psi=a, b_psi=100 - a) for a in (1, 3, 5, 10, 20)}
         found |= {f"slab variance {v:g} at first": with_prior(b_beta=5 * v) for v in (0.03, 0.1, 1.0)}

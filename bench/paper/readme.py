@@ -3,8 +3,9 @@
     python bench/paper/readme.py [--write README.md]
 
 A cell: accuracy averaged over ten draws / accuracy of the sparse model's means (of a dense method's means; of
-one draw where draws alone are sparse), the share of the weights that the sparse model keeps, and in brackets the number of runs where it is not the
-paper's ten; medians over the runs. ``--write`` replaces what stands between the two markers of the file.
+one draw where draws alone are sparse), the share of the weights that the sparse model keeps, and in brackets
+the number of runs where it is not the paper's ten; medians over the runs. ``--write`` replaces what stands
+between the two markers of the file.
 """
 
 from __future__ import annotations
