@@ -23,7 +23,19 @@ from fastlbbnn.nn import (
 from fastlbbnn.nn.recording import record_sums
 from fastlbbnn.optim import param_groups
 
-LAYERS = [MixtureLinear, ConcreteDropoutLinear, HorseshoeLinear, NormalJeffreysLinear]
+
+class WeightDropoutLinear(ConcreteDropoutLinear):
+    """Masks of single weights: other passes than masks of units."""
+
+    def __init__(self, in_features, out_features, bias=True, *, device=None, dtype=None, **kwargs) -> None:
+        super().__init__(
+            in_features, out_features, bias, drops="weights", device=device, dtype=dtype, **kwargs
+        )
+
+
+LAYERS = [
+    MixtureLinear, ConcreteDropoutLinear, WeightDropoutLinear, HorseshoeLinear, NormalJeffreysLinear,
+]
 CLOSED = LAYERS[1:]
 RANDOM = [mode for mode in WeightMode if mode.random]
 
@@ -93,7 +105,7 @@ def test_draws_are_reproducible_through_a_generator(layer, mode):
 @each_layer
 @pytest.mark.parametrize("mode", RANDOM)
 def test_draws_have_a_sample_axis_and_differ(layer, mode):
-    model = make_network(layer, **({"dropout": 0.5} if layer is ConcreteDropoutLinear else {}))
+    model = make_network(layer, **({"dropout": 0.5} if issubclass(layer, ConcreteDropoutLinear) else {}))
     with weights(mode, samples=7):
         y = model(expand_samples(X, 7))
     assert y.shape == (7, 8, 3)
@@ -139,7 +151,7 @@ def test_relaxed_and_sampled_passes_have_the_same_moments(layer):
     are s sqrt((kurtosis - 1)/(4 n)), with a kurtosis below 9 here. Concrete masks at temperature 0.01 are
     within 2 % of binary.
     """
-    kwargs = {"temperature": 0.01, "dropout": 0.3} if layer is ConcreteDropoutLinear else {}
+    kwargs = {"temperature": 0.01, "dropout": 0.3} if issubclass(layer, ConcreteDropoutLinear) else {}
     torch.manual_seed(0)
     module, draws = layer(6, 2, **kwargs), 4000
     x = X[:1]
@@ -299,6 +311,7 @@ def test_every_parameter_has_one_kind(layer):
     expected = {
         MixtureLinear: {"weights"},
         ConcreteDropoutLinear: {"weights", "inclusion"},
+        WeightDropoutLinear: {"weights", "inclusion"},
         HorseshoeLinear: {"weights", "scales"},
         NormalJeffreysLinear: {"weights", "scales"},
     }
@@ -311,7 +324,7 @@ def test_weights_are_counted_without_biases(layer):
     assert layer(6, 5).density("mean") == 1.0
 
 
-@pytest.mark.parametrize("layer", [MixtureLinear, ConcreteDropoutLinear])
+@pytest.mark.parametrize("layer", [MixtureLinear, ConcreteDropoutLinear, WeightDropoutLinear])
 @pytest.mark.parametrize(("median", "same"), [("median", "sampled"), ("median-mean", "mean")])
 def test_without_a_pruning_rule_the_median_modes_keep_all(layer, median, same):
     module = layer(6, 5)

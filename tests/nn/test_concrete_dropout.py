@@ -41,7 +41,7 @@ def test_the_kl_is_the_mixtures_up_to_a_constant(dropout, sigma2):
 
 def test_biases_and_all_that_is_dropped_count():
     entropy = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
-    for drops, of_bias, masked in (("inputs", 1.0, 7), ("outputs", 1.0 / 0.75, 3)):
+    for drops, of_bias, masked in (("inputs", 1.0, 7), ("outputs", 1.0 / 0.75, 3), ("weights", 1.0, 21)):
         layer = ConcreteDropoutLinear(7, 3, dropout=0.25, drops=drops, sigma2=2.0, dtype=torch.float64)
         kappa, bias = layer.kappa.detach(), layer.bias_kappa.detach()
         expected = ((kappa**2).sum() / 0.75 + of_bias * (bias**2).sum()) / 4.0 - masked * entropy
@@ -74,7 +74,45 @@ def test_sampled_masks_drop_whole_outputs_with_their_bias():
     assert ((share - (1.0 - rate)).abs() < 4.0 * math.sqrt(rate * (1.0 - rate) / draws)).all()
 
 
-@pytest.mark.parametrize("drops", ["inputs", "outputs"])
+def test_sampled_masks_drop_single_weights_and_no_bias():
+    draws, rate = 4000, 0.3
+    layer = ConcreteDropoutLinear(5, 3, dropout=rate, drops="weights")
+    with torch.no_grad(), weights("sampled", samples=draws):
+        # [draws, 5 inputs, 3 outputs], less the biases: the weights of a network a draw.
+        y = layer(expand_samples(torch.cat([torch.eye(5), torch.zeros(1, 5)]), draws))
+    bias, drawn = y[:, 5:], y[:, :5] - y[:, 5:]
+    torch.testing.assert_close(bias, layer.bias_kappa.expand_as(bias))
+    full = (layer.kappa / (1.0 - rate)).T
+    # A weight and its bias, of size 1 at most, are added and taken apart again: two roundings.
+    kept = drawn.abs() > 2.0 * 2.0**-23
+    torch.testing.assert_close(drawn, torch.where(kept, full, 0.0), rtol=0, atol=2.0 * 2.0**-23)
+    deviation = math.sqrt(rate * (1.0 - rate) / draws)
+    assert ((kept.float().mean(0) - (1.0 - rate)).abs() < 4.0 * deviation).all()
+    # Masks are independent: correlations of 15 weights are within 4.5 of their standard error, 1/sqrt(draws).
+    correlations = torch.corrcoef(kept.float().reshape(draws, 15).T) - torch.eye(15)
+    assert correlations.abs().max() < 4.5 / math.sqrt(draws)
+
+
+def test_masks_of_weights_are_the_same_at_any_number_of_samples():
+    """A network is what its seed and its number say, however many are drawn beside it."""
+    layer, x = ConcreteDropoutLinear(6, 4, drops="weights", dropout=0.5), torch.randn(3, 6)
+    drawn = []
+    for samples in (2, 5):
+        with weights("sampled", samples=samples, generator=torch.Generator().manual_seed(1)):
+            drawn.append(layer(expand_samples(x, samples)))
+    assert torch.equal(drawn[0], drawn[1][:2])
+
+
+def test_training_with_masks_of_weights_takes_inputs_of_zeros():
+    layer = ConcreteDropoutLinear(6, 4, drops="weights", dropout=0.5)
+    y = layer(torch.zeros(3, 6))
+    # A standard deviation of 1e-15 beside a bias.
+    torch.testing.assert_close(y, layer.bias_kappa.expand(3, 4), rtol=0, atol=1e-12)
+    y.square().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("drops", ["inputs", "outputs", "weights"])
 def test_a_scaled_start_leaves_the_squares_of_the_outputs_as_they_would_be_without_masks(drops):
     draws, rate = 2000, 0.9
     layer = ConcreteDropoutLinear(50, 40, bias=False, dropout=rate, drops=drops, scaled_start=True)
@@ -107,9 +145,9 @@ def test_dropped_outputs_are_dropped_inputs_of_the_layer_above():
     torch.testing.assert_close(one, other, rtol=0, atol=8 * 2.0**-23)
 
 
-@pytest.mark.parametrize("drops", ["inputs", "outputs"])
+@pytest.mark.parametrize("drops", ["inputs", "outputs", "weights"])
 def test_gradients_are_those_of_finite_differences(drops):
-    """In float64, through the relaxed masks of a fixed seed and the KL."""
+    """In float64, through the relaxed masks (or drawn activations) of a fixed seed and the KL."""
     layer = ConcreteDropoutLinear(4, 3, dropout=0.3, drops=drops, temperature=0.5, dtype=torch.float64)
     x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
 
@@ -171,7 +209,7 @@ def test_the_rate_learns_from_the_data():
         ({"temperature": 0.0}, "temperature=0.0"),
         ({"sigma2": 0.0}, "sigma2=0.0"),
         ({"sigma2": math.inf}, "sigma2=inf"),
-        ({"drops": "weights"}, "drops='weights'; expected one of 'inputs', 'outputs'"),
+        ({"drops": "units"}, "drops='units'; expected one of 'inputs', 'outputs', 'weights'"),
     ],
 )
 def test_bad_arguments_are_named(kwargs, message):
