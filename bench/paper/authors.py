@@ -48,7 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
             if results.finished(args.json, settings):
                 print(f"{method} seed {seed}: in {args.json} already", file=sys.stderr)
                 continue
-            rows, inclusion = training.run(problem, method, seed, args.epochs, args.post_epochs)
+            rows, inclusion = training.run(
+                problem, method, seed, args.epochs, args.post_epochs, compiled=not args.no_compile
+            )
             results.append(args.json, settings, rows, inclusion)
 
 

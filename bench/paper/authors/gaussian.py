@@ -62,6 +62,8 @@ class GaussianLayer(nn.Module):
 class AuthorsBNN(nn.Module):
     """No ReLU on the logits here, unlike in the LBBNN networks."""
 
+    compiles_whole = True
+
     def __init__(self, sizes: tuple[int, ...], mixture: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(GaussianLayer(i, o, mixture) for i, o in zip(sizes, sizes[1:]))

@@ -55,6 +55,8 @@ class NormalJeffreysLayer(nn.Module):
 
 
 class AuthorsNormalJeffreys(nn.Module):
+    compiles_whole = True
+
     def __init__(self, sizes: tuple[int, ...], n_data: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(NormalJeffreysLayer(i, o) for i, o in zip(sizes, sizes[1:]))

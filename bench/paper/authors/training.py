@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 from tqdm import tqdm
 
 from . import prediction
@@ -19,14 +20,20 @@ Row = dict[str, Any]
 
 
 def run(
-    problem: Problem, method: str, seed: int, epochs: int, post_epochs: int
+    problem: Problem, method: str, seed: int, epochs: int, post_epochs: int, compiled: bool = False
 ) -> tuple[list[Row], list[Row]]:
     """Rows of the tables, and mean inclusions a layer (after training, for methods that have them).
+
+    ``compiled``: torch.compile takes the loss as a whole, for networks that say ``compiles_whole`` (of LBBNN
+    gated_draw compiles the passes over the weights). Noise stays torch's own.
 
     ``epoch_seconds`` is CPU time, of one thread if torch has one: what other programs do hardly counts.
     """
     torch.manual_seed(seed)
     network = METHODS[method](problem)
+    loss_of = network.loss
+    if compiled and getattr(network, "compiles_whole", False):
+        loss_of = torch.compile(loss_of, options={"fallback_random": True})
     rows: list[Row] = []
     inclusion: list[Row] = []
     progress = tqdm(
@@ -37,7 +44,7 @@ def run(
         seconds = []
         while stage.epochs_done < stage.epochs and not stage.until():
             start = time.process_time()
-            loss = _epoch(network, problem, stage.optimizer)
+            loss = _epoch(loss_of, problem, stage.optimizer)
             seconds.append(time.process_time() - start)
             stage.epochs_done += 1
             progress.update()
@@ -61,12 +68,14 @@ def run(
     return rows, inclusion
 
 
-def _epoch(network: nn.Module, problem: Problem, optimizer: torch.optim.Optimizer) -> float:
+def _epoch(
+    loss_of: Callable[..., Tensor], problem: Problem, optimizer: torch.optim.Optimizer
+) -> float:
     """Mean loss of the epoch's batches."""
     total = 0.0
     for x, y in problem.epoch():
         optimizer.zero_grad()
-        loss = network.loss(x, y, problem.batches)
+        loss = loss_of(x, y, problem.batches)
         loss.backward()
         optimizer.step()
         total += float(loss.detach())
