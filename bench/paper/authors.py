@@ -39,6 +39,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     torch.set_num_threads(args.threads)
+    torch.set_flush_denormal(True)  # gradients and moments decay into subnormal numbers, which are slow
     gated_draw.use_compiled(not args.no_compile)
     problem = data.load(args.dataset)
     for method in args.method:

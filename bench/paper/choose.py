@@ -31,7 +31,7 @@ from data_folder import data_folder
 from fastlbbnn import data
 from fastlbbnn._files import replace_file
 from fastlbbnn.evaluation import evaluate_run
-from fastlbbnn.training import Recipe, find_recipe, load_run, train
+from fastlbbnn.training import Recipe, Stage, find_recipe, load_run, train
 
 #: Share of the training data that is held out.
 VALIDATION = 0.2
@@ -45,7 +45,7 @@ def candidates(method: str, recipe: str, dataset: str, fitted: bool) -> dict[str
     if recipe == "gentle":
         changed = _gentle_candidates(method)
     elif recipe == "early":
-        changed = _early_candidates(find_recipe(method, "early").on(dataset))
+        changed = _early_candidates(find_recipe(method, "early").on(dataset), dataset)
     elif fitted:
         ours = replace(find_recipe(method, "ours"), epochs_on={}).on(dataset)
         changed = {f"fitted, {name}": r for name, r in _our_candidates(ours).items()}
@@ -82,7 +82,30 @@ def _gentle_candidates(method: str) -> dict[str, Recipe]:
     }
 
 
-def _early_candidates(early: Recipe) -> dict[str, Recipe]:
+def _masks_of_units(early: Recipe, dataset: str) -> dict[str, Recipe]:
+    """Concrete dropout at the same densities with masks of hidden units, as in the authors' scripts."""
+    last = 200 if dataset == "fmnist" else 100
+    start = Stage("pre-training", 10, {"weights": 1e-4})
+    main = replace(early.stages[0], until_epoch=last, step_sizes={"weights": 5e-4})
+    options = {"drops": "outputs", "scaled_start": True, "temperature": 0.01}
+    if dataset == "fmnist":
+        options["dropout"] = [0.913, 0.92, 1e-4]
+    units = _with_options(replace(early, stages=(start, main)), **options)
+    # The first form: weights as nn.Linear's, no small steps at first, masks that are half open, rates
+    # that hardly move.
+    alone = replace(main, until_epoch=100, step_sizes={"weights": 3e-4, "inclusion": 1e-6})
+    plain = _with_options(replace(units, stages=(alone,)), scaled_start=False, temperature=0.1)
+    return {
+        "units": units,
+        "units, dropout 0.8822 0.96": _with_options(units, dropout=[0.8822, 0.96, 1e-4]),
+        "units, masks at temperature 0.1": _with_options(units, temperature=0.1),
+        "units, sigma2 10": _with_options(units, sigma2=10.0),
+        "units, plain": plain,
+        "units, plain, dropout 0.903 0.937": _with_options(plain, dropout=[0.903, 0.937, 1e-3]),
+    }
+
+
+def _early_candidates(early: Recipe, dataset: str) -> dict[str, Recipe]:
     first, *others = early.stages
 
     def with_structure_held_after(epochs: int) -> Recipe:
@@ -95,20 +118,7 @@ def _early_candidates(early: Recipe) -> dict[str, Recipe]:
     if early.method == "BNN-MGP-MF":
         return {"early": early, **{f"early, {n:g} at first": with_weight_steps(n) for n in (3e-4, 1e-3)}}
     if early.method == "BNN-GP-CMF":
-        main, _ = others
-        # The first form: weights as nn.Linear's, no small steps at first, masks that are half open, rates
-        # that hardly move.
-        alone = replace(main, until_epoch=100, step_sizes={"weights": 3e-4, "inclusion": 1e-6})
-        plain = _with_options(replace(early, stages=(alone,)), scaled_start=False, temperature=0.1)
-        wide = [0.8822, 0.96, 1e-4]
-        return {
-            "early": early,
-            "early, dropout 0.8822 0.96": _with_options(early, dropout=wide),
-            "early, masks at temperature 0.1": _with_options(early, temperature=0.1),
-            "early, sigma2 10": _with_options(early, sigma2=10.0),
-            "plain": plain,
-            "plain, dropout 0.903 0.937": _with_options(plain, dropout=[0.903, 0.937, 1e-3]),
-        }
+        return {"early": early, **_masks_of_units(early, dataset)}
     return {
         "early": early,
         **{f"early, held after {n} epochs": with_structure_held_after(n) for n in (10, 40)},

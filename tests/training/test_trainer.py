@@ -341,7 +341,7 @@ def test_early_of_concrete_dropout_starts_each_layer_at_its_rate_and_leaves_it_t
     run = load_run(train("BNN-GP-CMF", data, recipe, out=tmp_path / "run", progress=False))
     layers = zip(rates, bayesian_layers(run.new_network()), bayesian_layers(run.model("trained")))
     for rate, fresh, layer in layers:
-        assert layer.drops == "outputs"
+        assert layer.drops == "weights"
         # The logit has a few roundings of 2^-24 of its size of at most 7, a quarter of that in the rate.
         assert layer.dropout_rate() == pytest.approx(rate, abs=7 * 2.0**-24)
         assert torch.equal(fresh.omega, layer.omega) and not torch.equal(fresh.kappa, layer.kappa)
