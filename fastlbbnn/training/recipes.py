@@ -117,8 +117,8 @@ _GENTLE_NOTES = (
 
 _GENTLE_DROPOUT_NOTES = (
     "The paper's recipe but for the dropout rates, which start at one half and move by a hundredth of its "
-    "step, so that draws use half of the weights, as published for PHONEME. (Its few steps of 1e-4 leave rates "
-    "near where they start, in `paper` at 0.1.)"
+    "step, so that draws use half of the weights, as published for PHONEME. (Few steps of 1e-4, as there, "
+    "leave rates near where they start: at 0.1 in `paper`.)"
 )
 
 
