@@ -122,9 +122,14 @@ def _dense(layer: str) -> Callable[..., nn.Module]:
 def _dropout(
     sizes: Sequence[int], n_data: int, *, dropout: float | Sequence[float] = 0.1, **kwargs: Any
 ) -> nn.Module:
-    """``dropout``: the rate that all layers start from, or one a layer."""
+    """``dropout``: the rate that all layers start from, or one a layer.
+
+    Rates that differ in the last layer alone fit a network of any depth.
+    """
     count = len(sizes) - 1
     rates = list(dropout) if isinstance(dropout, Sequence) else [dropout] * count
+    if len(rates) > 1 and len(set(rates[:-1])) == 1:
+        rates = rates[:1] * (count - 1) + rates[-1:]
     if len(rates) != count:
         raise ValueError(
             f"dropout={rates} for a network of {count} layers ({'-'.join(map(str, sizes))}); expected one "

@@ -345,9 +345,17 @@ def test_early_of_concrete_dropout_starts_each_layer_at_its_rate_and_leaves_it_t
         # The logit has a few roundings of 2^-24 of its size of at most 7, a quarter of that in the rate.
         assert layer.dropout_rate() == pytest.approx(rate, abs=7 * 2.0**-24)
         assert torch.equal(fresh.omega, layer.omega) and not torch.equal(fresh.kappa, layer.kappa)
-    with pytest.raises(ValueError, match=r"dropout=\[0.1, 0.1, 0.1, 0.1\] for a network of .* layers"):
-        recipe = replace(recipe, options={"dropout": [0.1] * 4})
+    with pytest.raises(ValueError, match=r"dropout=\[0.1, 0.2, 0.3, 0.4\] for a network of .* layers"):
+        recipe = replace(recipe, options={"dropout": [0.1, 0.2, 0.3, 0.4]})
         train("BNN-GP-CMF", data, recipe, out=tmp_path / "other", progress=False)
+
+
+@pytest.mark.parametrize("hidden", [(), (7,), (7, 6, 5)])
+def test_early_of_concrete_dropout_takes_any_depth(hidden):
+    options = find_recipe("BNN-GP-CMF", "early").options
+    network = METHODS["BNN-GP-CMF"].build((4, *hidden, 3), 100, **options)
+    rates = [layer.dropout for layer in bayesian_layers(network)]
+    assert rates == [0.5] * len(hidden) + [1e-4]
 
 
 def test_other_words_about_a_recipe_are_no_other_recipe(data, tmp_path):
