@@ -11,6 +11,11 @@ from torch.distributions import Normal
 from fastlbbnn.nn import ConcreteDropoutLinear, expand_samples, weights
 
 
+@pytest.fixture(autouse=True)
+def the_same_draws_in_every_run():
+    torch.manual_seed(0)
+
+
 @pytest.mark.parametrize("dropout", [0.01, 0.3, 0.9])
 @pytest.mark.parametrize("sigma2", [1.0, 0.2])
 def test_the_kl_is_the_mixtures_up_to_a_constant(dropout, sigma2):
