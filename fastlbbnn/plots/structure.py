@@ -114,11 +114,14 @@ def used_inputs(
 
 
 @styled
-def correlation_heatmaps(matrices: Mapping[str, Any], *, draws: int | None = None) -> Figure:
+def correlation_heatmaps(
+    matrices: Mapping[str, Any], *, draws: int | None = None, of: str = "indicator"
+) -> Figure:
     """Correlations between indicators: heatmaps above, the values off the diagonal below.
 
     ``matrices``: title -> correlation matrix; NaN where an indicator never changes. ``draws``: how many
-    draws they were estimated from; independent indicators would then spread as the grey curve.
+    draws they were estimated from; independent indicators would then spread as the grey curve. ``of``: what
+    they are between, where it is not indicators.
     """
     if not matrices:
         raise ValueError("no correlation matrices to draw")
@@ -147,7 +150,7 @@ def correlation_heatmaps(matrices: Mapping[str, Any], *, draws: int | None = Non
             interpolation="nearest",
             extent=(0, len(matrix), len(matrix), 0),
         )
-        axes.set(title=title, xlabel="indicator")
+        axes.set(title=title, xlabel=of)
         axes.grid(False)
         axes.set_facecolor("#EEEEEE")
         below = grid[1, c]
@@ -160,10 +163,10 @@ def correlation_heatmaps(matrices: Mapping[str, Any], *, draws: int | None = Non
             curve = np.exp(-0.5 * (at / sd) ** 2) / (sd * math.sqrt(2.0 * math.pi))
             label = f"what {draws} draws of independent indicators give"
             below.plot(at, curve, color=GREY, linewidth=1.2, label=label)
-        below.set(xlabel="correlation of two indicators", yticks=[], xlim=(-limit, limit))
+        below.set(xlabel=f"correlation of two {of}s", yticks=[], xlim=(-limit, limit))
         below.grid(False)
         if c == 0:
-            grid[0, 0].set_ylabel("indicator")
+            grid[0, 0].set_ylabel(of)
             below.set_ylabel("frequency")
     figure.colorbar(drawn, ax=list(grid[0]), label="correlation", shrink=0.9, extend="both")
     legend_below(figure, grid[1])

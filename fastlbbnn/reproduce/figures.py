@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .. import metrics, plots
 from ..inclusion_counts import InclusionCounts
-from ..nn.linear import BayesianLinear
-from ..structure import chain
 from ..training import load_run
 from ..uncertainty import entropy_parts
 from .context import Context, Part, full_prediction, sparse_prediction
@@ -23,11 +21,9 @@ from .tables import Row, markdown, number, recipe_name, summarise, write_csv
 SHOWN, WRONG = 10, 16
 #: Numbers of samples at which accuracies are compared.
 SAMPLE_COUNTS = (1, 2, 3, 5, 10, 20, 50, 100)
-#: Draws of the indicators that correlations are estimated from, as in the paper.
-INDICATOR_DRAWS = 1000
 
 
-def _image(ctx: Context, path: Any, caption: str) -> str:
+def image(ctx: Context, path: Any, caption: str) -> str:
     return f"![{caption}]({path.relative_to(ctx.settings.out).as_posix()})\n\n{caption}\n"
 
 
@@ -49,7 +45,7 @@ def histograms(ctx: Context) -> Part:
         path = plots.save(plots.inclusion_histograms(columns), ctx.folder / f"histograms-{recipe}.png")
         files.append(path)
         text.append(
-            _image(
+            image(
                 ctx, path, f"Inclusion probabilities of the weights, a row a layer; {recipe_name(recipe)}."
             )
         )
@@ -91,7 +87,7 @@ def foreign_entropies(ctx: Context) -> Part:
                 drawing = plots.entropy_ecdfs(panels, classes=classes)
                 path = plots.save(drawing, ctx.folder / f"entropies-{kind}-{recipe}.png")
                 files.append(path)
-                text.append(_image(
+                text.append(image(
                     ctx, path, f"Entropies out of domain, {kind.replace('after-', 'after ')}, "
                     f"{recipe_name(recipe)}. "
                     "The closer to the lower right corner, the less the network pretends to know. S: after "
@@ -164,7 +160,7 @@ def foreign_examples(ctx: Context) -> Part:
                 drawing = plots.predictive_bars(groups, input_shapes=shapes, class_names=dataset.class_names)
                 path = plots.save(drawing, ctx.folder / f"examples-{dataset_label(name)}-{recipe}.png")
                 files.append(path)
-                text.append(_image(
+                text.append(image(
                     ctx, path, f"{job.method} trained on {dataset_label(name)}, {recipe_name(recipe)}: "
                     f"{ctx.settings.figure_samples} draws from the posterior predictive distribution.",
                 ))  # fmt: skip
@@ -205,7 +201,7 @@ def misclassified(ctx: Context) -> Part:
                     drawing, ctx.folder / f"misclassified-{job.dataset_name}-{job.method}-{recipe}.png"
                 )
                 files.append(path)
-                text.append(_image(
+                text.append(image(
                     ctx, path, f"The first {len(examples)} of {len(wrong)} wrongly classified images of "
                     f"{job.dataset_name} ({job.method}, {recipe_name(recipe)}). Of all wrong ones {sure} "
                     "would have been decided at 0.95; the others are doubts.",
@@ -251,7 +247,7 @@ def samples(ctx: Context) -> Part:
             path = plots.save(plots.accuracy_against_samples(panels), ctx.folder / f"samples-{recipe}.png")
             files.append(path)
             text.append(
-                _image(
+                image(
                     ctx, path, f"Accuracy of the average of R draws, {recipe_name(recipe)}. S: median model."
                 )
             )
@@ -302,7 +298,7 @@ def width_study(ctx: Context) -> Part:
                     plots.width_study(panels), ctx.folder / f"widths-{dataset_label(name)}-{recipe}.png"
                 )
                 files.append(path)
-                text.append(_image(
+                text.append(image(
                     ctx, path, f"Networks 40B-60B on {dataset_label(name)}, {recipe_name(recipe)}; medians, "
                     "and from the smallest to the largest run.",
                 ))  # fmt: skip
@@ -320,62 +316,3 @@ def _width_series(rows: list[Row], measure: str) -> dict[str, tuple[list[int], n
         if widths and any(row[measure] is not None for row in kept):
             series[method] = (widths, _by_seed(kept, "width", measure))
     return series
-
-
-def correlations(ctx: Context) -> Part:
-    """Correlations of the indicators of the last layer, from draws of them."""
-    text, files, rows = [], [], []
-    for recipe in ctx.recipes:
-        for name in ctx.datasets:
-            matrices = {}
-            for job, run in ctx.first(name, recipe):
-                last = chain(run.model("trained"))[-1][0]
-                if job.recipe != recipe or not isinstance(last, BayesianLinear) or last.inclusion is None:
-                    continue
-                matrix = indicator_correlations(last, INDICATOR_DRAWS, ctx.settings.first_seed)
-                matrices[job.method] = matrix
-                units = np.arange(len(matrix)) // (len(matrix) // last.inclusion.rows)
-                same_unit = units[:, None] == units[None, :]
-                others = ~np.eye(len(matrix), dtype=bool) & np.isfinite(matrix)
-                off, within = matrix[others], matrix[others & same_unit]
-                rows.append({
-                    "dataset": job.dataset_name, "method": job.method, "recipe": recipe, "seed": job.seed,
-                    "draws": INDICATOR_DRAWS, "indicators": len(matrix), "pairs": int(off.size) // 2,
-                    "standard_deviation": float(off.std()) if off.size else None,
-                    "standard_deviation_of_one_unit": float(within.std()) if within.size else None,
-                    "if_independent": 1.0 / math.sqrt(INDICATOR_DRAWS),
-                    "largest": float(np.abs(off).max()) if off.size else None,
-                })  # fmt: skip
-            if matrices:
-                drawing = plots.correlation_heatmaps(matrices, draws=INDICATOR_DRAWS)
-                path = plots.save(drawing, ctx.folder / f"correlations-{dataset_label(name)}-{recipe}.png")
-                files.append(path)
-                text.append(_image(
-                    ctx, path, f"Correlations of the indicators of the last layer on {dataset_label(name)}, "
-                    f"{recipe_name(recipe)}, from {INDICATOR_DRAWS} draws. Grey: an indicator that never "
-                    "changed.",
-                ))  # fmt: skip
-    table = write_csv(ctx.folder / "correlations.csv", rows)
-    head = [
-        "data", "method", "recipe", "pairs", "standard deviation", "of weights into one unit",
-        "if independent", "largest",
-    ]  # fmt: skip
-    body = [
-        [r["dataset"], r["method"], r["recipe"], f"{r['pairs']:,}", number(r["standard_deviation"], 4),
-         number(r["standard_deviation_of_one_unit"], 4), number(r["if_independent"], 4),
-         number(r["largest"])]
-        for r in rows
-    ]  # fmt: skip
-    return Part("Correlations of indicators", "\n".join(text) + "\n" + markdown(head, body), (table, *files))
-
-
-@torch.no_grad()
-def indicator_correlations(layer: BayesianLinear, draws: int, seed: int) -> np.ndarray:
-    """[d, d] for the d indicators of a layer, row by row; NaN for those that never changed."""
-    generator = torch.Generator().manual_seed(seed)
-    gammas = []
-    for _ in range(draws):
-        logits = layer.inclusion(torch.randint(0, 2**62, (), generator=generator))
-        gammas.append(torch.bernoulli(logits.sigmoid(), generator=generator).flatten())
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.corrcoef(torch.stack(gammas).double().numpy(), rowvar=False)

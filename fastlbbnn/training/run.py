@@ -88,6 +88,12 @@ class Run:
         """Untrained, with the recipe's options."""
         return self.method.build(self.config["sizes"], self.config["n_train"], **self.recipe.options)
 
+    def start(self) -> nn.Module:
+        """The network as training found it: the run's seed decides."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.config["seed"])
+            return self.new_network()
+
     def new_noise(self) -> GaussianDispersion | None:
         """The likelihood, untrained, where it has parameters of its own: a Gaussian's variance."""
         if self.config["likelihood"] != "gaussian":

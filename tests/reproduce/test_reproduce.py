@@ -243,7 +243,7 @@ def test_correlations_show_dependent_indicators(recipes, data, tmp_path):
     import torch
 
     from fastlbbnn.nn import LBBNNLinear
-    from fastlbbnn.reproduce.figures import indicator_correlations
+    from fastlbbnn.reproduce.correlations import indicator_correlations
 
     torch.manual_seed(0)
     free = LBBNNLinear(12, 2)
@@ -260,11 +260,33 @@ def test_correlations_show_dependent_indicators(recipes, data, tmp_path):
     # Of independent indicators, a correlation has a standard deviation of 1000^-1/2 = 0.032: six of them.
     assert abs(off["free"]).max() < 6 * 1000**-0.5 < abs(off["tied"]).min()
     what = experiment(data, "correlations", methods=("LBBNN-GP-MF", "LBBNN-GP-MVN"))
-    _, table, figure = reproduce(what, settings(tmp_path, epochs=1))
+    _, table, of_logits, figure, heatmap = reproduce(what, settings(tmp_path, epochs=1))
     rows = read_csv(table)
     assert {row["method"] for row in rows} == {"LBBNN-GP-MF", "LBBNN-GP-MVN"}
     assert all(float(row["standard_deviation_of_one_unit"]) > 0.0 for row in rows)
-    assert_not_blank(figure)
+    # Mean field has no logits that move; MVN's start independent.
+    (learnt,) = read_csv(of_logits)
+    assert learnt["method"] == "LBBNN-GP-MVN" and float(learnt["at_start"]) == 0.0
+    assert float(learnt["moved"]) > 0.0 and 0.0 < float(learnt["at_end"]) <= float(learnt["largest"]) <= 1.0
+    for path in (figure, heatmap):
+        assert_not_blank(path)
+
+
+def test_how_far_a_covariance_of_logits_moved():
+    import torch
+
+    from fastlbbnn.nn.inclusion import MVN
+    from fastlbbnn.reproduce.correlations import _logits_of_a_unit
+
+    started, ended = MVN(4, 2), MVN(4, 2)
+    with torch.no_grad():
+        ended.lower[1, 0] = 0.75
+        ended.log_scale[1] = 0.0
+    # Sigma = [[1, 3/4], [3/4, 1 + 9/16]], from the identity.
+    matrix, row = _logits_of_a_unit(ended, started)
+    assert row["moved"] == pytest.approx((2 * 0.75**2 + (9 / 16) ** 2) ** 0.5 / 2**0.5, rel=1e-6)
+    assert matrix[0, 1] == matrix[1, 0] == pytest.approx(0.75 / 1.25, rel=1e-6)
+    assert (row["at_start"], row["at_end"], row["largest"]) == (0.0, pytest.approx(0.6), pytest.approx(0.6))
 
 
 def test_pruned_networks(done, data, recipes, tmp_path):
@@ -280,6 +302,21 @@ def test_pruned_networks(done, data, recipes, tmp_path):
     }
 
 
+def test_the_authors_pruned_networks_have_columns_from_the_whole_network_on(done, data, recipes, tmp_path):
+    row = {"dataset": "columns", "method": "FNN", "seed": 0, "stage": "trained", "beta": "MEA", "R": 1}
+    rows = [
+        {**row, "gamma": gamma, "accuracy": accuracy}
+        for gamma, accuracy in (("ALL", 0.875), ("weights 0.5", 0.625), ("neurons 0.5", 0.375))
+    ]
+    (tmp_path / "columns.json").write_text(json.dumps({"rows": rows}))
+    what = experiment(data, "pruning", methods=("FNN",))
+    page, *_ = reproduce(what, settings(done, runs=2, authors=tmp_path), train=False)
+    lines = page.read_text().splitlines()
+    assert any(line.startswith("| density | authors, neurons | authors, weights |") for line in lines)
+    assert any(line.startswith("| 1 | 0.875 | 0.875 |") for line in lines)
+    assert any(line.startswith("| 0.5 | 0.375 | 0.625 |") for line in lines)
+
+
 def test_the_authors_objective_has_a_column(done, data, recipes, tmp_path):
     rows = [
         {"dataset": "columns", "method": "LBBNN-GP-MF", "seed": seed, "stage": "trained", "gamma": "SIM",
@@ -290,7 +327,8 @@ def test_the_authors_objective_has_a_column(done, data, recipes, tmp_path):
     # What has a table of its own, and what was not run here, is left out.
     rows += [{**rows[0], "gamma": "weights 0.5"}, {**rows[0], "method": "BNN-MGP-MF", "accuracy": 0.111}]
     inclusion = [
-        {"dataset": "columns", "method": "LBBNN-GP-MF", "seed": 0, "layer": 1, "mean_inclusion": 0.125}
+        {"dataset": "columns", "method": method, "seed": 0, "layer": 1, "mean_inclusion": value}
+        for method, value in (("LBBNN-GP-MF", 0.125), ("LBBNN-GP-LFMVN", 0.777))
     ]
     (tmp_path / "columns.json").write_text(json.dumps({"rows": rows, "inclusion": inclusion}))
     page, *_ = reproduce(
@@ -299,7 +337,7 @@ def test_the_authors_objective_has_a_column(done, data, recipes, tmp_path):
     text = page.read_text()
     assert "| method | gamma | beta | R | authors' objective | ours, paper's recipe |" in text
     assert "0.500 (0.250, 0.750)" in text and "| 0.125 |" in text
-    assert "weights 0.5" not in text and "0.111" not in text
+    assert "weights 0.5" not in text and "0.111" not in text and "0.777" not in text
 
 
 def test_a_failed_run_is_named_and_the_others_are_done(recipes, data, tmp_path, monkeypatch):
