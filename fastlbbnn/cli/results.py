@@ -107,8 +107,12 @@ def predict(
         optional(help="Inclusion probability above which the median modes keep a weight; by default 0.5."),
     ] = None,
     doubt: Annotated[
-        float, typer.Option(help="Below this probability the decision is a doubt; 0: always decide.")
-    ] = 0.95,
+        float | None,
+        optional(
+            help="For classes: below this probability the decision is a doubt; 0: always decide. By default "
+            "0.95.",
+        ),
+    ] = None,
     network: Network = "trained",
     seed: Seed = 0,
     threads: Threads = None,
@@ -127,7 +131,7 @@ def predict(
     information (in nats; what the draws disagree on), and the decision. For numbers instead of classes:
     their mean, a 95 % interval of a new observation and one of the mean.
     """
-    from .. import answers
+    from .. import answers, metrics
     from ..nn.modes import WeightMode
     from ..structure import resolve_threshold
     from ..training import load_run
@@ -148,7 +152,12 @@ def predict(
                 f"{threshold} with --mode {mode}: a threshold is for median and median-mean",
                 param_hint="--threshold",
             )
-    if not 0.0 <= doubt <= 1.0:
+    if samples is not None and not chosen.random:
+        raise typer.BadParameter(
+            f"{samples} with --mode {mode}, which draws nothing: expected sampled or median",
+            param_hint="--samples",
+        )
+    if doubt is not None and not 0.0 <= doubt <= 1.0:
         raise typer.BadParameter(f"{doubt}: expected a probability in [0, 1]", param_hint="--doubt")
     if out is not None and out.suffix not in (".csv", ".npz"):
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .csv or .npz", param_hint="--out")
@@ -158,9 +167,20 @@ def predict(
         raise typer.BadParameter(
             f"{mode}: {run.method.name} has no median model; expected sampled or mean", param_hint="--mode"
         )
+    has_threshold = any(p.gamma == "MED" for p in run.method.predictions)
+    if threshold is not None and not has_threshold:
+        raise typer.BadParameter(
+            f"{threshold}: {run.method.name} prunes by a rule of its own and has no inclusion probabilities",
+            param_hint="--threshold",
+        )
     preparation = preparation_of(run)
     x, y = new_inputs(run, data, root)
     model, likelihood = run.model(network), run.likelihood(network)
+    if doubt is not None and not likelihood.classes:
+        raise typer.BadParameter(
+            f"{doubt}: {folder} predicts numbers, which have intervals in the place of doubts",
+            param_hint="--doubt",
+        )
     if samples is None:
         samples = 10 if likelihood.classes else 100
     used = 0.5 if threshold is None else threshold
@@ -173,7 +193,7 @@ def predict(
         mode=chosen,
         samples=samples,
         threshold=used,
-        doubt=doubt,
+        doubt=metrics.DOUBT_THRESHOLD if doubt is None else doubt,
         seed=seed,
         class_names=preparation.class_names,
         target_scaling=preparation.target_scaling,
@@ -189,7 +209,7 @@ def predict(
                 **summary,
                 "mode": mode,
                 "samples": samples if chosen.random else None,
-                "threshold": used if is_median else None,
+                "threshold": used if is_median and has_threshold else None,
                 "network": network,
                 "out": None if out is None else str(out),
                 **({} if out is not None else {"rows": answers.as_rows(table)}),

@@ -305,6 +305,18 @@ def test_a_method_without_a_median_model_predicts_none(data, tmp_path):
     assert "FNN has no median model" in " ".join(result.stderr.split())
 
 
+def test_predict_refuses_what_it_would_ignore(data, tmp_path):
+    make_run(tmp_path / "horseshoe", "BNN-HP-MF")
+    pruned = ("predict", tmp_path / "horseshoe", data, "--mode", "median-mean")
+    result = call(*pruned, "--threshold", 0.4, code=2)
+    assert "BNN-HP-MF prunes by a rule of its own" in " ".join(result.stderr.split())
+    assert call_json(*pruned)["threshold"] is None
+    make_run(tmp_path / "counts", likelihood="poisson")
+    np.savez(tmp_path / "x.npz", x=make_images(5, 3)[0].numpy())
+    result = call("predict", tmp_path / "counts", tmp_path / "x.npz", "--doubt", 0.9, code=2)
+    assert "predicts numbers" in " ".join(result.stderr.split())
+
+
 def test_intervals_of_numbers_have_enough_draws(tmp_path):
     make_run(tmp_path / "run", likelihood="poisson")
     np.savez(tmp_path / "x.npz", x=make_images(5, 3)[0].numpy())
@@ -411,6 +423,7 @@ def test_methods_can_be_listed():
         (["train", "DATA", "--likelihood", "beta"], "expected one of categorical, bernoulli"),
         (["train", "DATA", "--seed", str(2**70)], "--seed"),
         (["predict", "RUN", "DATA", "--threshold", "0.4"], "for median and median-mean"),
+        (["predict", "RUN", "DATA", "--mode", "median-mean", "-R", "5"], "which draws nothing"),
         (["train", "DATA", "--test-share", "2"], "between 0 and 1"),
         (["train", "DATA", "--delimiter", "--"], "expected one character"),
         (["predict", "RUN", "DATA", "--doubt", "2"], "probability in [0, 1]"),
