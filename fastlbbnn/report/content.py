@@ -41,7 +41,7 @@ def gather(run: Run, dataset: Dataset, *, other: Dataset | None, samples: int, s
         "recipe": run.config["recipe"],
         "sizes": "-".join(map(str, run.config["sizes"])),
         "dataset": dataset,
-        **headline(results, run, network),
+        **headline(results, run, network, dataset.held_out),
         "sections": [s for s in sections if s is not None],
     }
 
@@ -196,7 +196,7 @@ def _numbers(network: nn.Module, run: Run, dataset: Dataset, samples: int, seed:
             figure(
                 plots.observed_against_predicted(y[:, column], mean[:, column], *limits),
                 "Observed against predicted numbers",
-                "Each point is a row of the test data, its line the 95 % interval of a new observation: "
+                f"Each point is a {dataset.held_out} row, its line the 95 % interval of a new observation: "
                 "what the network does not know, and the noise.",
             )
         )

@@ -96,7 +96,7 @@ def single(seen: Seen) -> Section:
     section.figures.append(
         figure(
             drawing,
-            "Votes and averaged class probabilities of the first test rows",
+            f"Votes and averaged class probabilities of the first {dataset.held_out} rows",
             f"The first {len(rows)} {dataset.held_out} rows, {describe(prediction)}. Bars: share of "
             f"{seen.draws_text} that vote for a class. Yellow lines: class probabilities averaged. Where a "
             "yellow line is above the dashed one the network decides, else it doubts.",
@@ -112,7 +112,7 @@ def wrong_rows(seen: Seen) -> Section:
     wrong = (average.argmax(-1) != seen.y).nonzero().flatten().tolist()
     section = Section("wrong", "Wrong predictions")
     if not wrong:
-        section.text.append("No test row is classified wrongly.")
+        section.text.append(f"No {dataset.held_out} row is classified wrongly.")
         return section
     doubted = int((average[wrong].amax(-1) < metrics.DOUBT_THRESHOLD).sum())
     section.text.append(

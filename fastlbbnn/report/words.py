@@ -107,8 +107,13 @@ def settings_rows(run: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def headline(results: Mapping[str, Any], run: Any, network: nn.Module) -> dict[str, Any]:
-    """The numbers that a reader wants first: cards, and the same as sentences."""
+def headline(
+    results: Mapping[str, Any], run: Any, network: nn.Module, held_out: str = "test"
+) -> dict[str, Any]:
+    """The numbers that a reader wants first: cards, and the same as sentences.
+
+    ``held_out``: what the rows are that were predicted, "test" or "validation".
+    """
     rows = [row for row in results["rows"] if row["stage"] == run.stages[0]]
     full = _best(rows, ("SIM", "ALL"))
     sparse = _best(rows, ("MED", "PRN"))
@@ -130,7 +135,7 @@ def headline(results: Mapping[str, Any], run: Any, network: nn.Module) -> dict[s
             cards.append((_percent(full["accuracy_at_095"]), "right where decided"))
     if has(full.get("ece")):
         cards.append((f"{full['ece']:.4f}", "expected calibration error"))
-    return {"cards": cards, "sentence": _sentence(full, sparse, results["n_test"], measure)}
+    return {"cards": cards, "sentence": _sentence(full, sparse, results["n_test"], held_out, measure)}
 
 
 def _best(rows: Sequence[Mapping[str, Any]], gammas: tuple[str, ...]) -> Mapping[str, Any] | None:
@@ -139,11 +144,13 @@ def _best(rows: Sequence[Mapping[str, Any]], gammas: tuple[str, ...]) -> Mapping
     return max(found, key=lambda row: (row["beta"] == "SIM", row["R"]), default=None)
 
 
-def _sentence(full: Mapping[str, Any], sparse: Mapping[str, Any] | None, count: int, measure: str) -> str:
+def _sentence(
+    full: Mapping[str, Any], sparse: Mapping[str, Any] | None, count: int, held_out: str, measure: str
+) -> str:
     if measure != "accuracy":
         return ""
     draws = f"Averaged over {full['R']} draws, the network" if full["R"] > 1 else "The network"
-    text = f"{draws} is right on {_percent(full['accuracy'])} of {count:,} test rows."
+    text = f"{draws} is right on {_percent(full['accuracy'])} of {count:,} {held_out} rows."
     if sparse is not None:
         text += (
             f" Its sparse model uses {_percent(sparse['density'])} of the weights and is right on "

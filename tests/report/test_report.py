@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -124,6 +125,13 @@ def test_the_headline_is_of_the_averaged_prediction_and_the_sparse_model(run):
     assert f"{100 * full['accuracy']:.1f} % of 60 test rows" in found["sentence"]
     assert f"right on {100 * sparse['accuracy']:.1f} %" in found["sentence"]
     assert "SIM SIM, R = 4" in found["cards"][0][1]
+
+
+def test_validation_rows_are_called_so(run, monkeypatch):
+    monkeypatch.setattr("fastlbbnn.plots.as_bytes", lambda *_, **__: b"")
+    held_out = replace(make_dataset(), held_out="validation")
+    page = render(gather(run, held_out, other=None, samples=5, seed=0))
+    assert "60 validation rows" in page and "test row" not in page
 
 
 def test_without_a_second_data_set_the_page_says_how_to_give_one(run, monkeypatch):
