@@ -120,21 +120,26 @@ def _dense(layer: str) -> Callable[..., nn.Module]:
 
 
 def _dropout(
-    sizes: Sequence[int], n_data: int, *, dropout: float | Sequence[float] = 0.1, **kwargs: Any
+    sizes: Sequence[int],
+    n_data: int,
+    *,
+    dropout: float | Sequence[float] = 0.1,
+    last_dropout: float | None = None,
+    **kwargs: Any,
 ) -> nn.Module:
     """``dropout``: the rate that all layers start from, or one a layer.
 
-    Rates that differ in the last layer alone fit a network of any depth.
+    ``last_dropout``: another rate for the last layer.
     """
     count = len(sizes) - 1
     rates = list(dropout) if isinstance(dropout, Sequence) else [dropout] * count
-    if len(rates) > 1 and len(set(rates[:-1])) == 1:
-        rates = rates[:1] * (count - 1) + rates[-1:]
     if len(rates) != count:
         raise ValueError(
             f"dropout={rates} for a network of {count} layers ({'-'.join(map(str, sizes))}); expected one "
             f"rate, or {count}"
         )
+    if last_dropout is not None:
+        rates[-1] = last_dropout
     of_layers = iter(rates)
 
     def layer(inputs: int, outputs: int, **options: Any) -> nn.Module:

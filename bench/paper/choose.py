@@ -89,19 +89,23 @@ def _masks_of_units(early: Recipe, dataset: str) -> dict[str, Recipe]:
     main = replace(early.stages[0], until_epoch=last, step_sizes={"weights": 5e-4})
     options = {"drops": "outputs", "scaled_start": True, "temperature": 0.01}
     if dataset == "fmnist":
-        options["dropout"] = [0.913, 0.92, 1e-4]
+        options |= {"dropout": [0.913, 0.92, 1e-4], "last_dropout": None}
     units = _with_options(replace(early, stages=(start, main)), **options)
     # The first form: weights as nn.Linear's, no small steps at first, masks that are half open, rates
     # that hardly move.
     alone = replace(main, until_epoch=100, step_sizes={"weights": 3e-4, "inclusion": 1e-6})
     plain = _with_options(replace(units, stages=(alone,)), scaled_start=False, temperature=0.1)
+
+    def with_rates(recipe: Recipe, *rates: float) -> Recipe:
+        return _with_options(recipe, dropout=list(rates), last_dropout=None)
+
     return {
         "units": units,
-        "units, dropout 0.8822 0.96": _with_options(units, dropout=[0.8822, 0.96, 1e-4]),
+        "units, dropout 0.8822 0.96": with_rates(units, 0.8822, 0.96, 1e-4),
         "units, masks at temperature 0.1": _with_options(units, temperature=0.1),
         "units, sigma2 10": _with_options(units, sigma2=10.0),
         "units, plain": plain,
-        "units, plain, dropout 0.903 0.937": _with_options(plain, dropout=[0.903, 0.937, 1e-3]),
+        "units, plain, dropout 0.903 0.937": with_rates(plain, 0.903, 0.937, 1e-3),
     }
 
 

@@ -43,7 +43,10 @@ def reproduce(
     ] = None,
     recipe: Annotated[
         str,
-        typer.Option(help="paper, gentle, early, ours, several of them a,b, both (paper and ours) or all."),
+        typer.Option(
+            help="paper, gentle, early, ours, several of them a,b, both (paper and ours) or all; `fastlbbnn "
+            "train --method NAME --recipe list` says what they are."
+        ),
     ] = "paper",
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Tables and figures, and DIR/runs.")

@@ -70,10 +70,10 @@ def train(
         str | None,
         optional(
             "--recipe",
-            help="paper: the paper's settings; ours: our own, the default where there is one; gentle: near "
-            "the paper's; early: the structure of the first epochs, held. The last two are for LBBNN "
-            "(both also for BNN-GP-CMF, early for BNN-HP-MF) and keep more weights than ours; for "
-            "BNN-MGP-MF early is a shorter schedule.",
+            help="paper: the paper's settings. ours: on to the bound's optimum (LBBNN: the fewest weights); "
+            "the default where there is one. gentle: near the paper's settings. early: the structure of the "
+            "first epochs, held (Concrete dropout: rates that are given; mixture prior: shorter). "
+            "`--recipe list` says what each does with the method.",
         ),
     ] = None,
     out: Annotated[
@@ -151,12 +151,19 @@ def train(
     """
     from ..likelihoods import LIKELIHOODS
     from ..methods import METHODS, find_method
-    from ..training import find_recipe, load_run
+    from ..training import RECIPES, find_recipe, load_run
     from ..training import train as train_run
     from .data import Source, check_same_data, remember
 
     if method == "list":
         typer.echo("\n".join(f"{m.name:<16} {m.summary}" for m in METHODS.values()))
+        raise typer.Exit()
+    if recipe == "list":
+        with wrong_call("--method"):
+            method = find_method(method).name
+        for (of, name), found in RECIPES.items():
+            if of == method:
+                typer.echo(f"{name}: {found.notes or 'The settings of the paper.'}\n")
         raise typer.Exit()
     if data is None:
         raise typer.BadParameter(

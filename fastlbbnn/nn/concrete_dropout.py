@@ -59,7 +59,7 @@ class ConcreteDropoutLinear(BayesianLayer):
         drops: what a mask drops. "inputs" is Gal's; "outputs" is what the paper's authors computed, where no
             input of the network is ever dropped, and where a last layer drops logits; "weights" leaves
             all units in a sparse draw.
-        temperature: of the relaxed masks.
+        temperature: of the relaxed masks; without effect on masks of weights, which are not relaxed.
         sigma2: prior variance of weights and biases.
         scaled_start: start from sqrt(1 - p) times ``nn.Linear``'s weights. A mask divides what it keeps by
             1 - p, and so the expected squares of the outputs; at rates near 1 training starts in that noise.
@@ -188,5 +188,7 @@ class ConcreteDropoutLinear(BayesianLayer):
     def extra_repr(self) -> str:
         return (
             f"{self.in_features}, {self.out_features}, bias={self.bias_kappa is not None}, "
-            f"drops={self.drops!r}, temperature={self.temperature:g}, sigma2={self.sigma2:g}"
+            f"drops={self.drops!r}, "
+            + ("" if self.drops == "weights" else f"temperature={self.temperature:g}, ")
+            + f"sigma2={self.sigma2:g}"
         )

@@ -53,7 +53,7 @@ class Recipe:
     #: For the method's ``build``.
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: str = ""
-    #: Data set -> options that take the place of those above there, found on a validation split of that set.
+    #: Data set -> options that take the place of those above there.
     for_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Data set -> epochs of the main stage there, all stages in proportion.
     epochs_on: Mapping[str, int] = field(default_factory=dict)

@@ -406,6 +406,11 @@ def test_methods_can_be_listed():
     assert "LBBNN-GP-MVN" in out and "BNN-HP-MF" in out and "FNN" in out
 
 
+def test_recipes_of_a_method_can_be_listed():
+    lines = call("train", "--method", "BNN-GP-CMF", "--recipe", "list").stdout.splitlines()
+    assert [line.split(":")[0] for line in lines if line] == ["paper", "gentle", "early", "ours"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -337,7 +337,7 @@ def test_early_decides_the_horseshoes_scales_first_and_holds_them(data, tmp_path
 def test_early_of_concrete_dropout_starts_each_layer_at_its_rate_and_leaves_it_there(data, tmp_path):
     recipe = replace(find_recipe("BNN-GP-CMF", "early").scaled(3), **_QUICK)
     rates = [0.9, 0.2, 0.001]
-    recipe = replace(recipe, options={**recipe.options, "dropout": rates})
+    recipe = replace(recipe, options={**recipe.options, "dropout": rates, "last_dropout": None})
     run = load_run(train("BNN-GP-CMF", data, recipe, out=tmp_path / "run", progress=False))
     layers = zip(rates, bayesian_layers(run.new_network()), bayesian_layers(run.model("trained")))
     for rate, fresh, layer in layers:
@@ -345,8 +345,8 @@ def test_early_of_concrete_dropout_starts_each_layer_at_its_rate_and_leaves_it_t
         # The logit has a few roundings of 2^-24 of its size of at most 7, a quarter of that in the rate.
         assert layer.dropout_rate() == pytest.approx(rate, abs=7 * 2.0**-24)
         assert torch.equal(fresh.omega, layer.omega) and not torch.equal(fresh.kappa, layer.kappa)
-    with pytest.raises(ValueError, match=r"dropout=\[0.1, 0.2, 0.3, 0.4\] for a network of .* layers"):
-        recipe = replace(recipe, options={"dropout": [0.1, 0.2, 0.3, 0.4]})
+    with pytest.raises(ValueError, match=r"dropout=\[0.1, 0.1, 0.1, 0.1\] for a network of .* layers"):
+        recipe = replace(recipe, options={"dropout": [0.1] * 4})
         train("BNN-GP-CMF", data, recipe, out=tmp_path / "other", progress=False)
 
 
