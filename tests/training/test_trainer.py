@@ -56,9 +56,24 @@ def test_every_method_trains_and_is_evaluated(method, data, tmp_path):
     assert load_run(run.folder).results["rows"] == json.loads(json.dumps(rows))
 
 
-@pytest.mark.parametrize("method", ["LBBNN-GP-MF", "LBBNN-GP-MVN", "BNN-MGP-MF", "FNN-GMP"])
-def test_interrupted_and_continued_equals_uninterrupted_to_the_bit(method, data, tmp_path, monkeypatch):
-    recipe = _recipe(method, epochs=5)
+@pytest.mark.parametrize(("method", "name"), RECIPES)
+def test_interrupted_and_continued_equals_uninterrupted_to_the_bit(
+    method, name, data, tmp_path, monkeypatch
+):
+    recipe = replace(find_recipe(method, name).scaled(5), **_QUICK)
+    _assert_equal_when_interrupted(method, data, recipe, tmp_path, monkeypatch)
+
+
+def test_a_learnt_noise_variance_goes_on_to_the_bit(data, tmp_path, monkeypatch):
+    numbers = replace(
+        data, y_train=data.x_train.sum(1), y_test=data.x_test.sum(1), likelihood="gaussian", classes=None,
+        class_names=None,
+    )
+    recipe = replace(find_recipe("LBBNN-GP-MF", "ours").scaled(5), **_QUICK)
+    _assert_equal_when_interrupted("LBBNN-GP-MF", numbers, recipe, tmp_path, monkeypatch)
+
+
+def _assert_equal_when_interrupted(method, data, recipe, tmp_path, monkeypatch):
     whole = train(method, data, recipe, seed=7, out=tmp_path / "whole", progress=False)
 
     monkeypatch.setattr(trainer_module, "_CHECKPOINT_SECONDS", -1.0)  # after every epoch
@@ -87,6 +102,10 @@ def test_interrupted_and_continued_equals_uninterrupted_to_the_bit(method, data,
     for stage, tensors in expected.items():
         for name, tensor in tensors.items():
             assert torch.equal(tensor, found[stage][name]), (stage, name)
+    if data.likelihood == "gaussian":
+        for stage in expected:
+            one, other = (load_run(folder).likelihood(stage) for folder in (whole, broken))
+            assert torch.equal(one.log_variance, other.log_variance)
     columns = ("stage", "epoch", "loss", "kl", "density")
     histories = [[[row[c] for c in columns] for row in load_run(f).history] for f in (whole, broken)]
     assert histories[0] == histories[1]
