@@ -18,7 +18,7 @@ from . import metrics
 from ._files import replace_file
 from .likelihoods import Likelihood, as_likelihood
 from .nn.modes import WeightMode
-from .prediction import Interval, predict, predict_interval
+from .prediction import Interval, predict, predict_interval, quantiles
 from .uncertainty import class_probabilities, entropy_parts
 
 #: What is written for a prediction that is not sure enough; where a class is called so, in brackets.
@@ -40,6 +40,7 @@ def answer(
     samples: int = 10,
     threshold: float = 0.5,
     doubt: float = metrics.DOUBT_THRESHOLD,
+    intervals: bool = False,
     seed: int = 0,
     class_names: Sequence[str] | None = None,
     target_scaling: tuple[Tensor, Tensor] | None = None,
@@ -48,13 +49,19 @@ def answer(
 
     Classes: the averaged probability of each, ``confidence`` (the largest), ``entropy`` and
     ``mutual_information`` in nats, and the ``decision``: a class, or "doubt" where the confidence is below
-    ``doubt``. Numbers: the ``mean`` of the response, a 95 % interval of a new observation (``lower``,
-    ``upper``) and, where several networks are drawn, a 95 % credible interval of the mean (``mean_lower``,
-    ``mean_upper``; a UserWarning says where ``samples`` are too few for one); several outputs are numbered,
-    and ``target_scaling``, the mean and deviation that were taken out of the targets of training
-    (``Dataset.target_scaling``), are put back.
+    ``doubt``; with ``intervals``, where several networks are drawn, also a 95 % credible interval of each
+    probability, ``lower_`` and ``upper_``. Numbers: the ``mean`` of the response, a 95 % interval of a new observation
+    (``lower``, ``upper``) and, where several networks are drawn, a 95 % credible interval of the mean
+    (``mean_lower``, ``mean_upper``); several outputs are numbered, and ``target_scaling``, the mean and
+    deviation that were taken out of the targets of training (``Dataset.target_scaling``), are put back. A
+    UserWarning says where ``samples`` are too few for credible intervals.
     """
     kind = as_likelihood(likelihood)
+    if WeightMode(mode).random and 1 < samples < DRAWS_FOR_INTERVALS and (intervals or not kind.classes):
+        warnings.warn(
+            f"95 % intervals of the mean from {samples} draws are too narrow; expected "
+            f"{DRAWS_FOR_INTERVALS} at least (samples=, --samples)", UserWarning, stacklevel=2,
+        )
     how: dict[str, Any] = {"mode": mode, "samples": samples, "threshold": threshold, "likelihood": kind}
     if not kind.classes:
         return _numbers(network, x, how, seed, target_scaling)
@@ -64,6 +71,9 @@ def answer(
     names = [str(c) for c in range(p.shape[-1])] if class_names is None else [str(n) for n in class_names]
     decided = metrics.decide(average, doubt).tolist()
     table = {f"p_{name}": average[:, c].numpy() for c, name in enumerate(names)}
+    if intervals and len(p) > 1:
+        for end, values in zip(("lower", "upper"), quantiles(p, (0.025, 0.975))):
+            table |= {f"{end}_{name}": values[:, c].numpy() for c, name in enumerate(names)}
     table["confidence"] = average.amax(-1).numpy()
     table["entropy"] = parts.total.numpy()
     table["mutual_information"] = parts.mutual_information.numpy()
@@ -91,11 +101,6 @@ def _numbers(
     columns = {"mean": response.mean, "lower": response.lower, "upper": response.upper}
     draws = how["samples"]
     if WeightMode(how["mode"]).random and draws > 1:
-        if draws < DRAWS_FOR_INTERVALS:
-            warnings.warn(
-                f"95 % intervals of the mean from {draws} draws are too narrow; expected "
-                f"{DRAWS_FOR_INTERVALS} at least (samples=, --samples)", UserWarning, stacklevel=3,
-            )
         mean = interval("mean")
         columns |= {"mean_lower": mean.lower, "mean_upper": mean.upper}
     if scaling is not None:

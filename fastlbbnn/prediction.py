@@ -158,13 +158,13 @@ def predict_interval(
         if of == "response":
             values = drawn.sample(output.repeat_interleave(repeats, 0), noise)
         tail = 0.5 * (1.0 - level)
-        return torch.stack((mean.mean(0), *_quantiles(values, (tail, 1.0 - tail))))
+        return torch.stack((mean.mean(0), *quantiles(values, (tail, 1.0 - tail))))
 
     parts = _each_batch(model, x, interval, mode, samples, threshold, batch_size, generator)
     return Interval(*torch.cat(parts, dim=1))
 
 
-def _quantiles(values: Tensor, at: tuple[float, ...]) -> list[Tensor]:
+def quantiles(values: Tensor, at: tuple[float, ...]) -> list[Tensor]:
     """Of the first axis, linear between neighbours; torch.quantile, without its limit on the size."""
     ordered = values.sort(0).values
     result = []

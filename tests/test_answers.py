@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import fastlbbnn
 from fastlbbnn import answers
 from fastlbbnn.nn import MLP
 from fastlbbnn.prediction import predict_interval
@@ -50,6 +51,22 @@ def test_one_logit_is_two_classes():
     )
     assert table["p_0"] + table["p_1"] == pytest.approx(1.0) and table["p_1"][0] == 0.5
     assert table["decision"].tolist() == ["doubt", "1"]
+
+
+def test_probabilities_have_intervals_of_the_draws():
+    torch.manual_seed(0)
+    network, x = MLP(3, 4, 3), torch.rand(5, 3)
+    table = answers.answer(network, x, "categorical", samples=60, seed=7, intervals=True)
+    generator = torch.Generator().manual_seed(7)
+    draws = fastlbbnn.predict(network, x, samples=60, average=False, generator=generator)
+    for c in range(3):
+        ends = torch.quantile(draws[..., c], torch.tensor([0.025, 0.975]), dim=0)
+        for name, expected in zip((f"lower_{c}", f"upper_{c}"), ends):
+            # Both interpolate between neighbours: two roundings of numbers below 1.
+            assert table[name] == pytest.approx(expected.numpy(), abs=2 * 2.0**-23)
+        assert (table[f"lower_{c}"] < table[f"p_{c}"]).all() and (table[f"p_{c}"] < table[f"upper_{c}"]).all()
+    with pytest.warns(UserWarning, match="from 5 draws are too narrow"):
+        answers.answer(network, x, "categorical", samples=5, intervals=True)
 
 
 def test_numbers_have_means_and_intervals():

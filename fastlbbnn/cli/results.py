@@ -98,8 +98,7 @@ def predict(
         int | None,
         optional(
             "--samples", "-R", min=1,
-            help="Draws to average (R in the paper); by default 10, for numbers 100: their intervals need "
-            "more.",
+            help="Draws to average (R in the paper); by default 10, for intervals, so for numbers, 100.",
         ),
     ] = None,
     threshold: Annotated[
@@ -113,6 +112,14 @@ def predict(
             "0.95.",
         ),
     ] = None,
+    intervals: Annotated[
+        bool,
+        typer.Option(
+            "--intervals",
+            help="For classes: a 95 % credible interval of each probability, over networks drawn. (Numbers "
+            "always have intervals.)",
+        ),
+    ] = False,
     network: Network = "trained",
     seed: Seed = 0,
     threads: Threads = None,
@@ -128,8 +135,9 @@ def predict(
 
     A CSV file needs the columns of features that the run was trained on, an .npz file an array x. Columns
     of the result: the probability of each class, confidence (the largest of them), entropy and mutual
-    information (in nats; what the draws disagree on), and the decision. For numbers instead of classes:
-    their mean, a 95 % interval of a new observation and one of the mean.
+    information (in nats; what the draws disagree on), and the decision; with --intervals also the ends of a
+    95 % interval of each probability. For numbers instead of classes: their mean, a 95 % interval of a new
+    observation and one of the mean.
     """
     from .. import answers, metrics
     from ..nn.modes import WeightMode
@@ -157,6 +165,10 @@ def predict(
             f"{samples} with --mode {mode}, which draws nothing: expected sampled or median",
             param_hint="--samples",
         )
+    if intervals and not chosen.random:
+        raise typer.BadParameter(
+            f"with --mode {mode}, which draws nothing: expected sampled or median", param_hint="--intervals"
+        )
     if doubt is not None and not 0.0 <= doubt <= 1.0:
         raise typer.BadParameter(f"{doubt}: expected a probability in [0, 1]", param_hint="--doubt")
     if out is not None and out.suffix not in (".csv", ".npz"):
@@ -182,7 +194,7 @@ def predict(
             param_hint="--doubt",
         )
     if samples is None:
-        samples = 10 if likelihood.classes else 100
+        samples = 10 if likelihood.classes and not intervals else 100
     used = 0.5 if threshold is None else threshold
     if is_median:
         used = resolve_threshold(model, used)
@@ -194,6 +206,7 @@ def predict(
         samples=samples,
         threshold=used,
         doubt=metrics.DOUBT_THRESHOLD if doubt is None else doubt,
+        intervals=intervals,
         seed=seed,
         class_names=preparation.class_names,
         target_scaling=preparation.target_scaling,

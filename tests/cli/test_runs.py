@@ -305,6 +305,17 @@ def test_a_method_without_a_median_model_predicts_none(data, tmp_path):
     assert "FNN has no median model" in " ".join(result.stderr.split())
 
 
+def test_predict_gives_intervals_of_probabilities(run, data):
+    found = call_json("predict", run, data, "--intervals")
+    assert found["samples"] == 100
+    row = found["rows"][0]
+    classes = [name[2:] for name in row if name.startswith("p_")]
+    assert len(classes) > 1
+    for name in classes:
+        assert 0.0 <= row[f"lower_{name}"] <= row[f"upper_{name}"] <= 1.0
+    assert "lower_" + classes[0] not in call_json("predict", run, data)["rows"][0]
+
+
 def test_predict_refuses_what_it_would_ignore(data, tmp_path):
     make_run(tmp_path / "horseshoe", "BNN-HP-MF")
     pruned = ("predict", tmp_path / "horseshoe", data, "--mode", "median-mean")
@@ -429,6 +440,7 @@ def test_recipes_of_a_method_can_be_listed():
         (["train", "DATA", "--seed", str(2**70)], "--seed"),
         (["predict", "RUN", "DATA", "--threshold", "0.4"], "for median and median-mean"),
         (["predict", "RUN", "DATA", "--mode", "median-mean", "-R", "5"], "which draws nothing"),
+        (["predict", "RUN", "DATA", "--mode", "mean", "--intervals"], "which draws nothing"),
         (["train", "DATA", "--test-share", "2"], "between 0 and 1"),
         (["train", "DATA", "--delimiter", "--"], "expected one character"),
         (["predict", "RUN", "DATA", "--doubt", "2"], "probability in [0, 1]"),
