@@ -50,11 +50,14 @@ def answer(
     Classes: the averaged probability of each, ``confidence`` (the largest), ``entropy`` and
     ``mutual_information`` in nats, and the ``decision``: a class, or "doubt" where the confidence is below
     ``doubt``; with ``intervals``, where several networks are drawn, also a 95 % credible interval of each
-    probability, ``lower_`` and ``upper_``. Numbers: the ``mean`` of the response, a 95 % interval of a new observation
-    (``lower``, ``upper``) and, where several networks are drawn, a 95 % credible interval of the mean
-    (``mean_lower``, ``mean_upper``); several outputs are numbered, and ``target_scaling``, the mean and
-    deviation that were taken out of the targets of training (``Dataset.target_scaling``), are put back. A
-    UserWarning says where ``samples`` are too few for credible intervals.
+    probability, ``lower_`` and ``upper_``.
+
+    Numbers: the ``mean`` of the response, a 95 % interval of a new observation (``lower``, ``upper``) and,
+    where several networks are drawn, a 95 % credible interval of the mean (``mean_lower``, ``mean_upper``);
+    several outputs are numbered, and ``target_scaling``, the mean and deviation that were taken out of the
+    targets of training (``Dataset.target_scaling``), are put back.
+
+    A UserWarning says where ``samples`` are too few for credible intervals.
     """
     kind = as_likelihood(likelihood)
     if WeightMode(mode).random and 1 < samples < DRAWS_FOR_INTERVALS and (intervals or not kind.classes):
