@@ -8,16 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
+import numpy as np
 import pytest
+import torch
+from sklearn.metrics import roc_auc_score
 from tiny_runs import quick_recipe, write_npz
 from typer.testing import CliRunner
 
+from fastlbbnn import predict
 from fastlbbnn.cli import app
+from fastlbbnn.data import load
 from fastlbbnn.reproduce import EXPERIMENTS, Experiment, Settings, plan, reproduce
 from fastlbbnn.reproduce import figures as figures_module
 from fastlbbnn.reproduce.jobs import recipes_of
 from fastlbbnn.reproduce.tables import read_csv
-from fastlbbnn.training import RECIPES, trainer
+from fastlbbnn.training import RECIPES, load_run, trainer
 
 METHODS = ("LBBNN-GP-MF", "BNN-GP-MF", "FNN")
 #: Of the main stage; each post-training adds one.
@@ -182,6 +187,13 @@ def test_interrupted_and_resumed_is_as_if_nothing_had_happened(recipes, data, tm
     assert tables[0] == tables[1]
 
 
+def _drawn(done: Path, path: str, draws: int) -> torch.Tensor:
+    """Class probabilities of the test rows by the run on columns, [draws, n, classes], without the page."""
+    network = load_run(done / "runs/columns/LBBNN-GP-MF/paper/seed-0").model("trained")
+    generator = torch.Generator().manual_seed(0)
+    return predict(network, load(path).x_test, samples=draws, average=False, generator=generator)
+
+
 def test_out_of_domain(done, data, recipes):
     page, table, *figures = remake(done, data, recipes, "foreign_entropies", methods=("LBBNN-GP-MF",))
     rows = read_csv(table)
@@ -189,7 +201,21 @@ def test_out_of_domain(done, data, recipes):
     assert len(rows) == 2 * 2 * 2 * 2
     assert {row["network"] for row in rows} == {"trained", "post-trained", "post-median"}
     for row in rows:
-        assert 0.0 <= float(row["auroc_entropy"]) <= 1.0 and row["dataset"] != row["other"]
+        place = (row["dataset"], row["recipe"], row["network"], row["gamma"])
+        if place == ("columns", "paper", "trained", "SIM"):
+            entropies = [
+                torch.special.entr(_drawn(done, data[which], draws=3).mean(0)).sum(-1).numpy()
+                for which in (0, 1)
+            ]
+            foreign = np.repeat([0, 1], [len(e) for e in entropies])
+            expected = roc_auc_score(foreign, np.concatenate(entropies))
+            assert row["other"] == "others"
+            # Six digits are written.
+            assert float(row["auroc_entropy"]) == pytest.approx(expected, abs=1e-6)
+            assert float(row["entropy_out"]) == pytest.approx(entropies[1].mean(), rel=1e-5)
+            break
+    else:
+        pytest.fail("no row of the averaged prediction on columns")
     assert len(figures) == 4
     assert_not_blank(figures[0])
     assert "trained on" in page.read_text()
@@ -215,8 +241,11 @@ def test_single_images_and_wrong_ones(done, data, recipes, monkeypatch):
     ]
     assert_not_blank(figures[-1])
     _, table, *_ = remake(done, data, recipes, "misclassified", methods=("LBBNN-GP-MF",))
-    for row in read_csv(table):
-        assert 0 <= int(row["wrong_and_decided"]) <= int(row["wrong"]) < int(row["rows"]) == 60
+    (row,) = [r for r in read_csv(table) if (r["dataset"], r["recipe"]) == ("columns", "paper")]
+    average = _drawn(done, data[0], draws=8).mean(0)
+    wrong = average.argmax(-1) != load(data[0]).y_test
+    assert (int(row["rows"]), int(row["wrong"])) == (60, int(wrong.sum()))
+    assert int(row["wrong_and_decided"]) == int((average[wrong].amax(-1) >= 0.95).sum())
 
 
 def test_accuracy_against_samples(done, data, recipes):
@@ -240,8 +269,6 @@ def test_widths(recipes, data, tmp_path):
 
 
 def test_correlations_show_dependent_indicators(recipes, data, tmp_path):
-    import torch
-
     from fastlbbnn.nn import LBBNNLinear
     from fastlbbnn.reproduce.correlations import indicator_correlations
 
@@ -273,8 +300,6 @@ def test_correlations_show_dependent_indicators(recipes, data, tmp_path):
 
 
 def test_how_far_a_covariance_of_logits_moved():
-    import torch
-
     from fastlbbnn.nn.inclusion import MVN
     from fastlbbnn.reproduce.correlations import _logits_of_a_unit
 
