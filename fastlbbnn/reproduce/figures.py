@@ -284,7 +284,7 @@ def width_study(ctx: Context) -> Part:
               "classified_at_095": "decided at 0.95", "density": "density"}  # fmt: skip
     for recipe in ctx.recipes:
         for name in ctx.datasets:
-            part = [r for r in rows if (r["dataset"], r["recipe"]) == (dataset_label(name), recipe)]
+            part = _beside([r for r in rows if r["dataset"] == dataset_label(name)], recipe)
             panels: dict[str, dict[str, Any]] = {}
             for measure, label in labels.items():
                 for which, title in titles.items():
@@ -299,10 +299,21 @@ def width_study(ctx: Context) -> Part:
                 )
                 files.append(path)
                 text.append(image(
-                    ctx, path, f"Networks 40B-60B on {dataset_label(name)}, {recipe_name(recipe)}; medians, "
-                    "and from the smallest to the largest run.",
+                    ctx, path, f"Networks 40B-60B on {dataset_label(name)}, {recipe_name(recipe)}, methods "
+                    "without it by their own; medians, and from the smallest to the largest run.",
                 ))  # fmt: skip
     return Part("Width study", "\n".join(text), (table, *files))
+
+
+def _beside(rows: list[Row], recipe: str) -> list[Row]:
+    """Rows of the recipe; of a method that was not run by it, of the first that it was run by."""
+    shown: dict[str, str] = {}
+    for row in rows:
+        if row["recipe"] == recipe:
+            shown[row["method"]] = recipe
+        else:
+            shown.setdefault(row["method"], row["recipe"])
+    return [row for row in rows if row["recipe"] == shown[row["method"]]]
 
 
 def _width_series(rows: list[Row], measure: str) -> dict[str, tuple[list[int], np.ndarray]]:

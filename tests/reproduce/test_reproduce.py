@@ -258,6 +258,16 @@ def test_accuracy_against_samples(done, data, recipes):
     assert_not_blank(figures[0])
 
 
+def test_a_method_without_the_recipe_is_beside_the_others_with_its_own():
+    def row(method, recipe, width):
+        return {"method": method, "recipe": recipe, "width": width}
+
+    both = [row("A", "paper", 1), row("A", "ours", 1), row("A", "ours", 2)]
+    own = [row("B", "paper", 1), row("B", "paper", 2)]
+    assert figures_module._beside([*both, *own], "ours") == [*both[1:], *own]
+    assert figures_module._beside([*own, *both], "paper") == [*own, both[0]]
+
+
 def test_widths(recipes, data, tmp_path):
     what = experiment(data, "width_study", methods=("LBBNN-GP-MF", "BNN-GP-MF"), widths=(1, 2))
     _, table, figure = reproduce(what, settings(tmp_path, epochs=2))
