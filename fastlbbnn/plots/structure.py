@@ -121,7 +121,8 @@ def correlation_heatmaps(
 
     ``matrices``: title -> correlation matrix; NaN where an indicator never changes. ``draws``: how many
     draws they were estimated from; independent indicators would then spread as the grey curve. ``of``: what
-    they are between, where it is not indicators.
+    they are between, where it is not indicators. Estimates share one scale, as they share their noise; exact
+    matrices have one each.
     """
     if not matrices:
         raise ValueError("no correlation matrices to draw")
@@ -133,11 +134,11 @@ def correlation_heatmaps(
     off = {title: values[np.isfinite(values)] for title, values in off.items()}
     figure = new_figure(3.3 * len(shown) + 0.6, 5.0)
     grid = figure.subplots(2, len(shown), squeeze=False, height_ratios=[1.75, 1.0])
-    # One scale for all: the largest value that is not rare, so that the diagonal does not rule it.
-    everything = np.abs(np.concatenate([v for v in off.values()])) if off else np.zeros(0)
-    limit = max(0.1, float(np.quantile(everything, 0.999)) if everything.size else 0.1)
-    drawn = None
+    # The largest value that is not rare, so that the diagonal does not rule the scale.
+    everything = np.abs(np.concatenate(list(off.values())))
     for c, (title, matrix) in enumerate(shown.items()):
+        values, least = (np.abs(off[title]), 0.01) if draws is None else (everything, 0.1)
+        limit = max(least, float(np.quantile(values, 0.999)) if values.size else least)
         axes = grid[0, c]
         # Bigger than the pixels it gets, a matrix is thinned, not averaged: an average of
         # correlations of both signs would look like none.
@@ -165,9 +166,11 @@ def correlation_heatmaps(
             below.plot(at, curve, color=GREY, linewidth=1.2, label=label)
         below.set(xlabel=f"correlation of two {of}s", yticks=[], xlim=(-limit, limit))
         below.grid(False)
+        if draws is None or c == len(shown) - 1:
+            beside = [axes] if draws is None else list(grid[0])
+            figure.colorbar(drawn, ax=beside, label="correlation", shrink=0.9, extend="both")
         if c == 0:
             grid[0, 0].set_ylabel(of)
             below.set_ylabel("frequency")
-    figure.colorbar(drawn, ax=list(grid[0]), label="correlation", shrink=0.9, extend="both")
     legend_below(figure, grid[1])
     return figure
