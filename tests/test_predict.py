@@ -14,7 +14,7 @@ from torch import nn
 from fastlbbnn import GaussianDispersion, density, predict, predict_interval
 from fastlbbnn.likelihoods import Gaussian
 from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear, WeightMode
-from fastlbbnn.prediction import _quantiles, log_prob_draws
+from fastlbbnn.prediction import log_prob_draws, quantiles
 
 X = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
 
@@ -134,7 +134,7 @@ def certain(*outputs: float) -> GaussianLinear:
 def test_quantiles_are_those_of_numpy():
     values = torch.randn(37, 4, generator=torch.Generator().manual_seed(0))
     at = (0.0, 0.05, 0.5, 0.93, 1.0)
-    got = torch.stack(_quantiles(values, at)).numpy()
+    got = torch.stack(quantiles(values, at)).numpy()
     np.testing.assert_allclose(got, np.quantile(values.numpy(), at, axis=0), rtol=1e-6, atol=1e-7)
 
 
