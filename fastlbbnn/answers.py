@@ -62,7 +62,7 @@ def answer(
     kind = as_likelihood(likelihood)
     if WeightMode(mode).random and 1 < samples < DRAWS_FOR_INTERVALS and (intervals or not kind.classes):
         warnings.warn(
-            f"95 % intervals of the mean from {samples} draws are too narrow; expected "
+            f"95 % credible intervals from {samples} draws are too narrow; expected "
             f"{DRAWS_FOR_INTERVALS} at least (samples=, --samples)", UserWarning, stacklevel=2,
         )
     how: dict[str, Any] = {"mode": mode, "samples": samples, "threshold": threshold, "likelihood": kind}

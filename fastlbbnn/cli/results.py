@@ -169,6 +169,10 @@ def predict(
         raise typer.BadParameter(
             f"with --mode {mode}, which draws nothing: expected sampled or median", param_hint="--intervals"
         )
+    if intervals and samples == 1:
+        raise typer.BadParameter(
+            "one draw has no interval: expected several --samples", param_hint="--intervals"
+        )
     if doubt is not None and not 0.0 <= doubt <= 1.0:
         raise typer.BadParameter(f"{doubt}: expected a probability in [0, 1]", param_hint="--doubt")
     if out is not None and out.suffix not in (".csv", ".npz"):

@@ -14,45 +14,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny_runs import make_images, make_run, write_npz
+from command_line import call, call_json, tiny
+from tiny_runs import make_images, make_run
 from typer.testing import CliRunner
 
 from fastlbbnn.cli import app
-from fastlbbnn.cli.data import Source, remember
+from fastlbbnn.cli.data import Source
 from fastlbbnn.objective import bayesian_layers
 from fastlbbnn.sparse import read_artifact
 from fastlbbnn.training import load_run
 from fastlbbnn.training.checkpoint import save_network
-
-
-def call(*arguments: object, code: int = 0):
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    trouble = result.output if result.exception is None else repr(result.exception)
-    assert result.exit_code == code, trouble
-    return result
-
-
-def call_json(*arguments: object) -> dict:
-    return json.loads(call(*arguments, "--json").stdout)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory) -> Path:
-    return write_npz(tmp_path_factory.mktemp("data") / "columns.npz")
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory, data) -> Path:
-    """A trained run that knows where its data are."""
-    folder = tmp_path_factory.mktemp("runs") / "lbbnn"
-    make_run(folder)
-    source = Source(str(data))
-    remember(folder, source, source.load())
-    return folder
-
-
-def tiny(data: Path, out: Path, *more: object) -> list[object]:
-    return ["train", data, "--out", out, "--epochs", 2, "--hidden", 6, "--samples", 3, *more]
 
 
 def test_train_writes_a_run_folder_and_a_table(data, tmp_path):
@@ -262,82 +233,6 @@ def test_report_writes_a_page(run, tmp_path, monkeypatch):
     assert "LBBNN-GP-MF on columns" in (tmp_path / "page.html").read_text()
 
 
-def test_predict_writes_probabilities_uncertainty_and_decisions(run, data, tmp_path):
-    call("predict", run, data, "-o", tmp_path / "p.csv", "--samples", 20, "--doubt", 0.9)
-    with (tmp_path / "p.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 60
-    assert list(rows[0]) == [
-        "row",
-        "p_0",
-        "p_1",
-        "p_2",
-        "confidence",
-        "entropy",
-        "mutual_information",
-        "decision",
-    ]
-    for row in rows:
-        p = [float(row[f"p_{c}"]) for c in range(3)]
-        # Written with seven digits.
-        assert sum(p) == pytest.approx(1.0, abs=1e-6) and float(row["confidence"]) == max(p)
-        assert float(row["mutual_information"]) <= float(row["entropy"]) + 1e-6
-        assert row["decision"] == (str(np.argmax(p)) if max(p) >= 0.9 else "doubt")
-    call("predict", run, data, "-o", tmp_path / "p.npz", "--samples", 20, "--doubt", 0.9)
-    with np.load(tmp_path / "p.npz") as arrays:
-        assert arrays["p_1"] == pytest.approx([float(row["p_1"]) for row in rows], rel=1e-6)
-        assert arrays["decision"].tolist() == [row["decision"] for row in rows]
-    shown = call("predict", run, data, "--samples", 20, "--doubt", 0.9).stdout
-    assert shown == (tmp_path / "p.csv").read_text()
-
-
-def test_predict_says_what_it_used(run, data, tmp_path):
-    found = call_json("predict", run, data, "-o", tmp_path / "p.csv", "--mode", "median-mean")
-    assert (found["mode"], found["threshold"], found["samples"]) == ("median-mean", 0.5, None)
-    assert found["network"] == "trained"
-    found = call_json("predict", run, data, "-o", tmp_path / "p.csv", "--samples", 3)
-    assert (found["mode"], found["threshold"], found["samples"]) == ("sampled", None, 3)
-
-
-def test_a_method_without_a_median_model_predicts_none(data, tmp_path):
-    make_run(tmp_path / "fnn", "FNN")
-    result = call("predict", tmp_path / "fnn", data, "--mode", "median", code=2)
-    assert "FNN has no median model" in " ".join(result.stderr.split())
-
-
-def test_predict_gives_intervals_of_probabilities(run, data):
-    found = call_json("predict", run, data, "--intervals")
-    assert found["samples"] == 100
-    row = found["rows"][0]
-    classes = [name[2:] for name in row if name.startswith("p_")]
-    assert len(classes) > 1
-    for name in classes:
-        assert 0.0 <= row[f"lower_{name}"] <= row[f"upper_{name}"] <= 1.0
-    assert "lower_" + classes[0] not in call_json("predict", run, data)["rows"][0]
-
-
-def test_predict_refuses_what_it_would_ignore(data, tmp_path):
-    make_run(tmp_path / "horseshoe", "BNN-HP-MF")
-    pruned = ("predict", tmp_path / "horseshoe", data, "--mode", "median-mean")
-    result = call(*pruned, "--threshold", 0.4, code=2)
-    assert "BNN-HP-MF prunes by a rule of its own" in " ".join(result.stderr.split())
-    assert call_json(*pruned)["threshold"] is None
-    make_run(tmp_path / "counts", likelihood="poisson")
-    np.savez(tmp_path / "x.npz", x=make_images(5, 3)[0].numpy())
-    result = call("predict", tmp_path / "counts", tmp_path / "x.npz", "--doubt", 0.9, code=2)
-    assert "predicts numbers" in " ".join(result.stderr.split())
-
-
-def test_intervals_of_numbers_have_enough_draws(tmp_path):
-    make_run(tmp_path / "run", likelihood="poisson")
-    np.savez(tmp_path / "x.npz", x=make_images(5, 3)[0].numpy())
-    found = call_json("predict", tmp_path / "run", tmp_path / "x.npz")
-    assert found["samples"] == 100 and "mean_lower" in found["rows"][0]
-    with pytest.warns(UserWarning, match="from 5 draws are too narrow"):
-        call("predict", tmp_path / "run", tmp_path / "x.npz", "--samples", 5)
-    assert "mean_lower" not in call("predict", tmp_path / "run", tmp_path / "x.npz", "--samples", 1).stdout
-
-
 def test_select_writes_the_network_that_it_describes(run, tmp_path):
     found = call_json("select", run, "-o", tmp_path / "small.safetensors")
     network = read_artifact(tmp_path / "small.safetensors")
@@ -441,6 +336,7 @@ def test_recipes_of_a_method_can_be_listed():
         (["predict", "RUN", "DATA", "--threshold", "0.4"], "for median and median-mean"),
         (["predict", "RUN", "DATA", "--mode", "median-mean", "-R", "5"], "which draws nothing"),
         (["predict", "RUN", "DATA", "--mode", "mean", "--intervals"], "which draws nothing"),
+        (["predict", "RUN", "DATA", "--intervals", "-R", "1"], "one draw has no interval"),
         (["train", "DATA", "--test-share", "2"], "between 0 and 1"),
         (["train", "DATA", "--delimiter", "--"], "expected one character"),
         (["predict", "RUN", "DATA", "--doubt", "2"], "probability in [0, 1]"),

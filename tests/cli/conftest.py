@@ -1,0 +1,25 @@
+"""What commands are called on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_runs import make_run, write_npz
+
+from fastlbbnn.cli.data import Source, remember
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_npz(tmp_path_factory.mktemp("data") / "columns.npz")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data) -> Path:
+    """A trained run that knows where its data are."""
+    folder = tmp_path_factory.mktemp("runs") / "lbbnn"
+    make_run(folder)
+    source = Source(str(data))
+    remember(folder, source, source.load())
+    return folder
