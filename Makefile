@@ -31,7 +31,7 @@ $(VENV)/requirements: requirements.txt
 
 $(VENV)/installed: $(VENV)/requirements setup.py pyproject.toml $(shell find csrc -type f)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
-	$(BIN)/python -m fastlbbnn.info
+	$(BIN)/python -m fastlbbnn.machine.info
 	touch $@
 
 build:

@@ -5,7 +5,7 @@ torch itself to run, so the build works with and without pip's build isolation, 
 every Python from 3.11 and every torch from the version below. Where it cannot be built, the package
 still installs and computes with plain PyTorch.
 
-The library of selected networks (``fastlbbnn/_sparse.so``, sources in csrc/cpu/sparse) needs neither
+The library of selected networks (``fastlbbnn/_sparse.so``, sources in csrc/sparse) needs neither
 torch nor Python's headers: it is loaded with ctypes, also where torch is absent.
 
 The CUDA kernels of selected networks (``fastlbbnn/_sparse_cuda.so``, sources in csrc/cuda) are built
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent
 TORCH_TARGET = "0x020d000000000000"
 
 SOURCES = ["csrc/register.cpp", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cpu/*.cpp"))]
-SPARSE_SOURCES = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/cpu/sparse/*.cpp"))
+SPARSE_SOURCES = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/sparse/*.cpp"))
 HEADERS = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.h"))
 
 COMPILE_FLAGS = [
@@ -101,7 +101,7 @@ def cuda_architectures() -> list[str]:
 
 WITHOUT = {
     "fastlbbnn._C": "the C++ extension was NOT built: {} The package works without it, through the "
-    "reference backend, many times slower. `python -m fastlbbnn.info` shows the state.",
+    "reference backend, many times slower. `python -m fastlbbnn.machine.info` shows the state.",
     SPARSE: "the library of selected networks was NOT built: {} Selected networks still predict with "
     "PyTorch, as dense ones; fastlbbnn.sparse.runtime needs the library.",
     SPARSE_CUDA: "the CUDA kernels of selected networks were NOT built: {} All else works without "

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fastlbbnn.info import cpu_kernels
+from fastlbbnn.machine.info import cpu_kernels
 
 Row = dict[str, Any]
 

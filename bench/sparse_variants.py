@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 import fastlbbnn
+from fastlbbnn.inference.elbo import bayesian_layers
 from fastlbbnn.nn import MLP
-from fastlbbnn.objective import bayesian_layers
 from fastlbbnn.sparse import SparseModel
 
 Predict = Callable[[], object]

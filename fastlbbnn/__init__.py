@@ -15,81 +15,78 @@ build and prints nothing.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from ._util.lazy import lazy_exports
 
 __version__ = "0.1.0"
 
 #: Public name -> module that defines it.
 _EXPORTS = {
-    "Adam": "optim",
-    "ConjugatePrior": "priors",
-    "EmpiricalBayesPrior": "priors",
-    "FixedPrior": "priors",
-    "GaussianDispersion": "dispersion",
-    "PAPER_STEP_SIZES": "optim",
-    "WeightMode": "nn",
-    "best_threshold": "criteria",
-    "decide": "metrics",
-    "density": "prediction",
-    "elbo": "objective",
-    "expand_samples": "nn",
-    "kl": "objective",
-    "param_groups": "optim",
-    "predict": "prediction",
-    "predict_interval": "prediction",
-    "resolve_threshold": "structure",
-    "select": "sparse.selection",
-    "structure_of": "structure",
-    "use_backend": "backends",
-    "weights": "nn",
+    # Layers and their priors
+    "LBBNNLinear": "nn.linear",
+    "GaussianLinear": "nn.linear",
+    "MLP": "nn.mlp",
+    "FixedPrior": "nn.priors",
+    "EmpiricalBayesPrior": "nn.priors",
+    "ConjugatePrior": "nn.priors",
+    "WeightMode": "nn.modes",
+    "weights": "nn.modes",
+    "expand_samples": "nn.modes",
+    # Fitting
+    "elbo": "inference.elbo",
+    "kl": "inference.elbo",
+    "GaussianDispersion": "inference.dispersion",
+    "Adam": "inference.optim",
+    "param_groups": "inference.optim",
+    # Predictions
+    "predict": "prediction.predict",
+    "predict_interval": "prediction.predict",
+    "decide": "prediction.metrics",
+    "density": "prediction.predict",
+    # Structure
+    "structure_of": "structure.paths",
+    "best_threshold": "structure.criteria",
+    "resolve_threshold": "structure.paths",
+    # Selected models
+    "select": "sparse.compact",
+    "SparseModel": "sparse.model",
+    # This machine
+    "use_backend": "ops.backends",
 }
-_MODULES = ("backends", "criteria", "data", "functional", "likelihoods", "metrics", "nn", "ops", "optim",
-            "priors", "reference", "sparse", "structure", "uncertainty")
+_ROOMS = (
+    "data", "inference", "machine", "nn", "ops", "paper", "prediction", "reference", "reports", "runs",
+    "sparse", "structure",
+)
 
-__all__ = [*sorted(_EXPORTS), *_MODULES]
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # names for type checkers; users get them lazily
     from . import (
-        backends,
-        criteria,
         data,
-        functional,
-        likelihoods,
-        metrics,
+        inference,
+        machine,
         nn,
         ops,
-        optim,
-        priors,
+        paper,
+        prediction,
         reference,
+        reports,
+        runs,
         sparse,
         structure,
-        uncertainty,
     )
-    from .backends import use_backend
-    from .criteria import best_threshold
-    from .dispersion import GaussianDispersion
-    from .metrics import decide
-    from .nn import WeightMode, expand_samples, weights
-    from .objective import elbo, kl
-    from .optim import PAPER_STEP_SIZES, Adam, param_groups
-    from .prediction import density, predict, predict_interval
-    from .priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior
-    from .sparse.selection import select
-    from .structure import resolve_threshold, structure_of
+    from .inference.dispersion import GaussianDispersion
+    from .inference.elbo import elbo, kl
+    from .inference.optim import Adam, param_groups
+    from .nn.linear import GaussianLinear, LBBNNLinear
+    from .nn.mlp import MLP
+    from .nn.modes import WeightMode, expand_samples, weights
+    from .nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior
+    from .ops.backends import use_backend
+    from .prediction.metrics import decide
+    from .prediction.predict import density, predict, predict_interval
+    from .sparse.compact import select
+    from .sparse.model import SparseModel
+    from .structure.criteria import best_threshold
+    from .structure.paths import resolve_threshold, structure_of
 
-
-def __getattr__(name: str):
-    if name in _EXPORTS:
-        module = importlib.import_module(f".{_EXPORTS[name]}", __name__)
-        value = getattr(module, name)
-    elif name in _MODULES:
-        value = importlib.import_module(f".{name}", __name__)
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__all__, __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, _ROOMS)

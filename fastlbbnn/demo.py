@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from ._files import replace_file
+from ._util.files import replace_file
 from .data import load
+from .inference.elbo import bayesian_layers, elbo
+from .inference.optim import Adam, param_groups
 from .nn import MLP
-from .objective import bayesian_layers, elbo
-from .optim import Adam, param_groups
-from .prediction import density, predict
-from .priors import FixedPrior
+from .nn.priors import FixedPrior
+from .prediction.predict import density, predict
 
 #: Prediction mode -> its name in the paper.
 MODES = {

@@ -33,14 +33,7 @@ import triton
 import triton.language as tl
 
 from .posterior import softplus
-from .weights import (
-    draw_tile,
-    load_float,
-    load_omega,
-    sample_bias,
-    store_partials,
-    sum_terms,
-)
+from .weights import draw_tile, load_float, load_omega, sample_bias, store_partials, sum_terms
 
 
 @triton.jit

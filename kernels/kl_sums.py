@@ -8,15 +8,7 @@ import triton
 import triton.language as tl
 
 from .noise import block_logistic
-from .posterior import (
-    BLOCKS,
-    DENSE,
-    gate_pair,
-    log_tau,
-    negative_entropy,
-    sigmoid_pair,
-    softplus,
-)
+from .posterior import BLOCKS, DENSE, gate_pair, log_tau, negative_entropy, sigmoid_pair, softplus
 from .weights import load_float
 
 

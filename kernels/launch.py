@@ -13,11 +13,7 @@ import torch
 from torch import Tensor
 
 from .configs import Choice, Tile, choose, precision, splits_for
-from .gated_linear import (
-    _finish_outputs_kernel,
-    _gated_linear_fwd_kernel,
-    _gated_weights_kernel,
-)
+from .gated_linear import _finish_outputs_kernel, _gated_linear_fwd_kernel, _gated_weights_kernel
 from .kl_sums import _block_gates_kernel, _kl_finish_kernel
 
 #: Bytes of sampled weights that are staged at a time: they should stay in L2 (40 MB on an A100).

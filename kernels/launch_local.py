@@ -6,15 +6,7 @@ import torch
 from torch import Tensor
 
 from .configs import choose, precision, splits_for
-from .launch import (
-    CHUNK,
-    ELEMENTWISE_TILE,
-    FINISH_TILE,
-    Layer,
-    cdiv,
-    finish_sums,
-    kl_sums_fwd,
-)
+from .launch import CHUNK, ELEMENTWISE_TILE, FINISH_TILE, Layer, cdiv, finish_sums, kl_sums_fwd
 from .launch_backward import Sinks, bias_bwd, finish_dx
 from .local_linear import (
     _local_finish_kernel,

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from fastlbbnn import backends
+from fastlbbnn.ops import backends
 
 if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
     # Workers share the cores; each with as many threads as there are cores would mostly wait.

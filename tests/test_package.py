@@ -43,7 +43,7 @@ def test_kernels_are_a_part_of_the_package():
 
 
 def test_info_lists_every_backend():
-    out = python("-m", "fastlbbnn.info").stdout
+    out = python("-m", "fastlbbnn.machine.info").stdout
     for name in ("triton", "cpp", "reference"):
         assert f"\n  {name} " in out
 
@@ -59,7 +59,7 @@ def without_extension(tmp_path: Path) -> Path:
 
 def test_without_the_extension_the_reference_works_and_says_so(without_extension):
     environment = {**os.environ, "PYTHONPATH": str(without_extension)}
-    out = python("-m", "fastlbbnn.info", env=environment, cwd=without_extension).stdout
+    out = python("-m", "fastlbbnn.machine.info", env=environment, cwd=without_extension).stdout
     assert "cpp        OFF   the C++ extension was not built" in out
     code = (
         "import torch, fastlbbnn; from fastlbbnn.nn import LBBNNLinear; layer = LBBNNLinear(4, 3); "

@@ -29,9 +29,9 @@ import torch
 from data_folder import data_folder
 
 from fastlbbnn import data
-from fastlbbnn._files import replace_file
-from fastlbbnn.evaluation import evaluate_run
-from fastlbbnn.training import Recipe, Stage, find_recipe, load_run, train
+from fastlbbnn._util.files import replace_file
+from fastlbbnn.runs import Recipe, Stage, find_recipe, load_run, train
+from fastlbbnn.runs.evaluate import evaluate_run
 
 #: Share of the training data that is held out.
 VALIDATION = 0.2

@@ -18,7 +18,7 @@ from typing import Any
 from authors import results
 from pages import ROOT, write_between_markers
 
-from fastlbbnn.reproduce.tables import markdown, read_csv
+from fastlbbnn.paper.tables import markdown, read_csv
 
 BEGIN, END = "<!-- figures: bench/paper/compare.py --write -->", "<!-- end of figures -->"
 DATASETS = ("phoneme", "mnist", "fmnist")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pages import ROOT, write_between_markers
 
-from fastlbbnn.reproduce.tables import markdown, read_csv
+from fastlbbnn.paper.tables import markdown, read_csv
 
 BEGIN, END = "<!-- figures: bench/paper/readme.py --write README.md -->", "<!-- end of figures -->"
 DATASETS = ("phoneme", "mnist", "fmnist")

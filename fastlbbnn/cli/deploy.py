@@ -60,7 +60,7 @@ def select(
     A threshold that leaves no path from an input to an output would make a network of constants: the
     closest one below with a path is used instead, and said.
     """
-    from ..training import load_run
+    from ..runs import load_run
 
     if threshold is not None and not 0.0 <= threshold < 1.0:
         raise typer.BadParameter(f"{threshold}: expected a probability in [0, 1)", param_hint="--threshold")
@@ -102,8 +102,8 @@ def _most_probable(model: Any, seed: int) -> tuple[Any, str]:
     """The network with the structure, and the criterion that chose it."""
     import torch
 
-    from ..criteria import most_probable_model, with_structure
-    from ..structure import is_connected
+    from ..structure.criteria import most_probable_model, with_structure
+    from ..structure.paths import is_connected
 
     generator = torch.Generator().manual_seed(seed)
     found = with_structure(model, most_probable_model(model, generator=generator).indicators)
@@ -130,9 +130,9 @@ def _best(
 ) -> tuple[float, list[dict[str, Any]]]:
     import torch
 
-    from ..criteria import THRESHOLDS, best_threshold
-    from ..structure import connecting_threshold
-    from .data import dataset_of
+    from ..data.source import dataset_of
+    from ..structure.criteria import THRESHOLDS, best_threshold
+    from ..structure.paths import connecting_threshold
 
     dataset = dataset_of(run, data, root)
     x, y = dataset.x_train, dataset.y_train
@@ -206,8 +206,8 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _select(model: Any, threshold: float, posterior: bool) -> dict[str, Any]:
-    from ..sparse.selection import select as select_model
-    from ..structure import resolve_threshold, structure_of
+    from ..sparse.compact import select as select_model
+    from ..structure.paths import resolve_threshold, structure_of
 
     used = resolve_threshold(model, threshold, warn=False)
     structure = structure_of(model, used)
@@ -270,11 +270,11 @@ def export(
 
     network = read_artifact(artifact)
     if c is not None:
-        from ..sparse.c_source import export_c
+        from ..sparse.export.c import export_c
 
         source, header = export_c(network, c, name=artifact.stem if name is None else name)
         typer.echo(f"wrote {source}\nwrote {header}")
     if onnx is not None:
-        from ..sparse.onnx import export_onnx
+        from ..sparse.export.onnx import export_onnx
 
         typer.echo(f"wrote {export_onnx(network, onnx)}")

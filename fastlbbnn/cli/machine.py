@@ -15,7 +15,7 @@ from .options import Json, Seed, Threads, optional
 @app.command(short_help="Show versions, machine and backends.")
 def info(as_json: Json = False) -> None:
     """Show versions, the machine, and which backends run here."""
-    from .. import info as about
+    from ..machine import info as about
 
     if as_json:
         print_json(about.as_dict())
@@ -49,7 +49,7 @@ def bench(
     The three take turns, a few steps each, so that whatever else the machine does hits all of them. The
     ratio is the median over rounds of the ratio within a round. All train with fused Adam.
     """
-    from .. import timing
+    from ..machine import timing
 
     if temperature <= 0.0:
         raise typer.BadParameter(f"{temperature}: expected a positive number", param_hint="--temperature")
@@ -84,7 +84,7 @@ def selfcheck(
     ] = None,
 ) -> None:
     """Check every kernel against the reference here; what to run first on a new machine."""
-    from ..selfcheck import main as check
+    from ..machine.selfcheck import main as check
 
     arguments = ["--device", device, *(["--quick"] if quick else [])]
     if report is not None:

@@ -97,9 +97,9 @@ def reproduce(
     """
     import os
 
-    from ..methods import find_method
-    from ..reproduce import Settings, find_experiment, plan
-    from ..reproduce import reproduce as run_experiment
+    from ..paper import Settings, find_experiment, plan
+    from ..paper import reproduce as run_experiment
+    from ..runs.methods import find_method
 
     with wrong_call("EXPERIMENT"):
         chosen = find_experiment(experiment)

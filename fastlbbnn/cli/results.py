@@ -47,9 +47,9 @@ def report(
     and doubtful predictions, data of another domain, settings and versions. The page loads nothing.
     """
     from ..data import available, load
-    from ..report import write_report
-    from ..training import load_run
-    from .data import dataset_of
+    from ..data.source import dataset_of
+    from ..reports import write_report
+    from ..runs import load_run
 
     use_threads(threads)
     run = load_run(folder)
@@ -139,11 +139,12 @@ def predict(
     95 % interval of each probability. For numbers instead of classes: their mean, a 95 % interval of a new
     observation and one of the mean.
     """
-    from .. import answers, metrics
+    from ..data.source import new_inputs, preparation_of
     from ..nn.modes import WeightMode
-    from ..structure import resolve_threshold
-    from ..training import load_run
-    from .data import new_inputs, preparation_of
+    from ..prediction import metrics
+    from ..prediction import table as answers
+    from ..runs import load_run
+    from ..structure.paths import resolve_threshold
 
     modes = ("sampled", "mean", "median", "median-mean")
     if mode not in modes:

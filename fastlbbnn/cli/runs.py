@@ -46,7 +46,7 @@ LEGEND = (
 
 def run_table(results: dict[str, Any]) -> str:
     """The rows; thresholds only where a median model needed another one than 0.5, and then why."""
-    from ..evaluation import no_path_note
+    from ..runs.evaluate import no_path_note
 
     note = no_path_note(results["rows"])
     columns = {key: how for key, how in COLUMNS.items() if key != "threshold" or note}
@@ -149,11 +149,11 @@ def train(
     An interrupted run continues where it stopped when the same command is given again, with the numbers
     that it would have had without the interruption. A finished run is left as it is.
     """
-    from ..likelihoods import LIKELIHOODS
-    from ..methods import METHODS, find_method
-    from ..training import RECIPES, find_recipe, load_run
-    from ..training import train as train_run
-    from .data import Source, check_same_data, remember
+    from ..data.source import Source, check_same_data, remember
+    from ..inference.likelihoods import LIKELIHOODS
+    from ..runs import RECIPES, find_recipe, load_run
+    from ..runs import train as train_run
+    from ..runs.methods import METHODS, find_method
 
     if method == "list":
         typer.echo("\n".join(f"{m.name:<16} {m.summary}" for m in METHODS.values()))
@@ -274,7 +274,7 @@ def _hidden_sizes(text: str) -> tuple[int, ...]:
 
 def _evaluated(run: Any, dataset: Any, samples: int) -> dict[str, Any]:
     """The results on file, if they are of as many draws; else evaluated now."""
-    from ..evaluation import evaluate_run
+    from ..runs.evaluate import evaluate_run
 
     known = run.results
     if known is not None and known.get("samples") == samples:
@@ -300,9 +300,9 @@ def evaluate(
 
     Writes results.json into the run folder and shows it as a table: the rows of the paper's tables.
     """
-    from ..evaluation import evaluate_run
-    from ..training import load_run
-    from .data import dataset_of
+    from ..data.source import dataset_of
+    from ..runs import load_run
+    from ..runs.evaluate import evaluate_run
 
     use_threads(threads)
     run = load_run(folder)

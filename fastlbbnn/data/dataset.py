@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..likelihoods import LIKELIHOODS
+from ..inference.likelihoods import LIKELIHOODS
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._checks import check_positive_int
+from .._util.checks import check_positive_int
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..likelihoods import LIKELIHOODS
+from ..inference.likelihoods import LIKELIHOODS
 from .csv_file import Table, column_index, is_number, read_csv
 from .dataset import Dataset, split_rows
 from .files import DataError

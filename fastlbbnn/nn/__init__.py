@@ -1,14 +1,14 @@
 """Layers and what they are made of."""
 
-from .base import BayesianLayer
-from .concrete_dropout import ConcreteDropoutLinear
-from .horseshoe import HorseshoeLinear
+from .baselines.concrete_dropout import ConcreteDropoutLinear
+from .baselines.horseshoe import HorseshoeLinear
+from .baselines.mixture import MixtureLinear
+from .baselines.normal_jeffreys import NormalJeffreysLinear
 from .inclusion import MVN, LowRankMVN, MeanField
+from .layer import BayesianLayer
 from .linear import BayesianLinear, GaussianLinear, LBBNNLinear
-from .mixture import MixtureLinear
 from .mlp import MLP
 from .modes import WeightMode, expand_samples, weights
-from .normal_jeffreys import NormalJeffreysLinear
 
 __all__ = [
     "MLP",

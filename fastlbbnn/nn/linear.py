@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .. import functional, reference
-from .._checks import check_block, check_temperature
-from .._mixed import autocast
-from ..priors import FixedPrior, Prior
-from .base import GaussianWeights
+from .. import reference
+from .._util.checks import check_block, check_temperature
+from .._util.dtypes import autocast
+from ..ops import functional
 from .inclusion import FAMILIES, Inclusion
+from .layer import GaussianWeights
 from .modes import Pass, WeightMode, current_pass
+from .priors import FixedPrior, Prior
 from .recording import is_recording, leave_kl, leave_sums
 
 Estimator = Literal["concrete", "local"]
@@ -61,7 +62,7 @@ class BayesianLinear(GaussianWeights):
                 "use estimator='concrete'"
             )
         if prior is not None and not isinstance(prior, Prior):
-            raise TypeError(f"prior is a {type(prior).__name__}; expected a fastlbbnn.priors.Prior")
+            raise TypeError(f"prior is a {type(prior).__name__}; expected a fastlbbnn.nn.priors.Prior")
         self.block = (int(block[0]), int(block[1]))
         self.estimator = estimator
         self.temperature = float(temperature)
@@ -262,7 +263,7 @@ class LBBNNLinear(BayesianLinear):
             larger blocks select block-sparse models.
         estimator: "concrete" samples weights with relaxed gates (the paper's Algorithm 1); "local"
             samples activations (lower variance, twice the matrix products, ``(1, 1)`` blocks only).
-        prior: a ``fastlbbnn.priors.Prior``, copied; None: ``FixedPrior(psi=0.1, sigma2=1)``.
+        prior: a ``fastlbbnn.nn.priors.Prior``, copied; None: ``FixedPrior(psi=0.1, sigma2=1)``.
         temperature: of the relaxed gates. Small values are closer to the binary model and have noisier
             gradients: the authors' scripts use 0.001, where hardly any draw has a gradient at all.
         inclusion: where the indicators' logits come from: "mean-field" (independent), "mvn" (jointly

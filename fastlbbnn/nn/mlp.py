@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .. import functional
-from .._mixed import autocast
-from .base import BayesianLayer
+from .._util.dtypes import autocast
+from ..ops import functional
+from .layer import BayesianLayer
 from .linear import BayesianLinear, LBBNNLinear
 from .modes import Pass, WeightMode, current_pass
 from .recording import leave_sums

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._checks import check_samples
+from .._util.checks import check_samples
 
 
 class WeightMode(str, Enum):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ..reference.sums import grid_shape
-from . import in_pass
-from ._library import (
+from . import update as in_pass
+from .library import (
     ADAM,
     MUTABLE_PARAMETERS,
     PARAMETERS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import in_pass
-from ._library import define, differentiable_once, keeps_draws
+from . import update as in_pass
 from .gated_linear import draw_size
+from .library import define, differentiable_once, keeps_draws
 
 _DRAW = "Tensor seeds, int samples, int[] blocks, float[] temperatures, bool hard"
 

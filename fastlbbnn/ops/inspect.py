@@ -1,11 +1,11 @@
-"""Operators that tests and ``fastlbbnn.info`` look at the compiled backend with."""
+"""Operators that tests and ``fastlbbnn.machine.info`` look at the compiled backend with."""
 
 from __future__ import annotations
 
 import torch
 
 from ..reference.noise import Stream
-from ._library import define, padded
+from .library import define, padded
 
 define(
     "noise(Tensor seed, str kind, int stream, int sample, int rows, int cols, int block_rows, "

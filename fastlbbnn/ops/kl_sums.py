@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._library import PARAMETERS, define, differentiable_once, empty_like
+from .library import PARAMETERS, define, differentiable_once, empty_like
 
 define(f"kl_sums_fwd({PARAMETERS}, int block_rows, int block_cols) -> Tensor")
 define(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import in_pass
-from ._library import (
+from . import update as in_pass
+from .library import (
     ADAM,
     MUTABLE_PARAMETERS,
     PARAMETERS,

@@ -12,9 +12,9 @@ from torch import Tensor
 from ..reference.mixture_linear import ScaleMixture, negative_posterior_entropy
 from ..reference.noise import Stream
 from ..reference.sums import softplus
-from ._library import differentiable_once, padded
 from .gated_linear import _gated_linear_bwd, _gated_linear_fwd
 from .inspect import noise
+from .library import differentiable_once, padded
 
 #: One indicator a weight, temperature 1, hard: what a draw without indicators is called with.
 _DRAW = (1, 1, 1.0, True)

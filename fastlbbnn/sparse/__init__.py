@@ -12,38 +12,27 @@ imports nothing else.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from .._util.lazy import lazy_exports
 
 #: Public name -> module that defines it.
 _EXPORTS = {
     "BlockArrays": "formats",
-    "Plan": "plan",
+    "Plan": "engines.plan",
     "SparseLayer": "formats",
     "SparseModel": "model",
     "SparseNetwork": "formats",
     "read_artifact": "artifact",
-    "select": "selection",
+    "select": "compact",
     "write_artifact": "artifact",
 }
 
-__all__ = sorted(_EXPORTS)
-
 if TYPE_CHECKING:  # names for type checkers; users get them lazily
-    from .artifact import read_artifact, write_artifact  # noqa: F401
-    from .formats import BlockArrays, SparseLayer, SparseNetwork  # noqa: F401
-    from .model import SparseModel  # noqa: F401
-    from .plan import Plan  # noqa: F401
-    from .selection import select  # noqa: F401
+    from .artifact import read_artifact, write_artifact
+    from .compact import select
+    from .engines.plan import Plan
+    from .formats import BlockArrays, SparseLayer, SparseNetwork
+    from .model import SparseModel
 
-
-def __getattr__(name: str):
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_EXPORTS[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+__all__, __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS)

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import replace_file
-from . import _safetensors
+from .._util.files import replace_file
+from . import safetensors_file as _safetensors
 from .check import LIMIT, check_network
 from .formats import (
     BlockArrays,

@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .. import _extension, reference
-from .._checks import check_positive_int, check_samples
-from ..functional import draw_seed
-from ..likelihoods import Likelihood, as_likelihood
-from . import _library
+from .. import reference
+from .._util.checks import check_positive_int, check_samples
+from ..inference.likelihoods import Likelihood, as_likelihood
+from ..ops.backends import cpp as _extension
+from ..ops.functional import draw_seed
 from .artifact import read_artifact, write_artifact
 from .check import check_network
-from .engine import CODES, Draws, Engine, fit_side_by_side
+from .engines import native as _library
+from .engines.cpu import CODES, Draws, Engine, fit_side_by_side
+from .engines.plan import Plan, Planner
 from .formats import SparseLayer, SparseNetwork
-from .plan import Plan, Planner
 from .sampling import SampledLayers, sample_layers
 
 #: Batch sizes whose plans are remembered.

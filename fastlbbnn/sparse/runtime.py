@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .artifact import read_artifact
-from .engine import CODES, Draws, Engine, fit_side_by_side
+from .engines.cpu import CODES, Draws, Engine, fit_side_by_side
+from .engines.plan import Plan, Planner
 from .formats import SparseLayer, SparseNetwork
-from .plan import Plan, Planner
 from .sampling import sample_layers
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_runs import make_run, write_npz
+from support.tiny_runs import make_run, write_npz
 
-from fastlbbnn.cli.data import Source, remember
+from fastlbbnn.data.source import Source, remember
 
 
 @pytest.fixture(scope="module")

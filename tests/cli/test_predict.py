@@ -6,8 +6,8 @@ import csv
 
 import numpy as np
 import pytest
-from command_line import call, call_json
-from tiny_runs import make_images, make_run
+from support.command_line import call, call_json
+from support.tiny_runs import make_images, make_run
 
 
 def test_predict_writes_probabilities_uncertainty_and_decisions(run, data, tmp_path):

@@ -14,16 +14,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from command_line import call, call_json, tiny
-from tiny_runs import make_images, make_run
+from support.command_line import call, call_json, tiny
+from support.tiny_runs import make_images, make_run
 from typer.testing import CliRunner
 
 from fastlbbnn.cli import app
-from fastlbbnn.cli.data import Source
-from fastlbbnn.objective import bayesian_layers
+from fastlbbnn.data.source import Source
+from fastlbbnn.inference.elbo import bayesian_layers
+from fastlbbnn.runs import load_run
+from fastlbbnn.runs.checkpoint import save_network
 from fastlbbnn.sparse import read_artifact
-from fastlbbnn.training import load_run
-from fastlbbnn.training.checkpoint import save_network
 
 
 def test_train_writes_a_run_folder_and_a_table(data, tmp_path):
@@ -75,7 +75,7 @@ def test_a_csv_file_with_its_own_target_and_standardised_features(tmp_path):
     rows = call_json("predict", tmp_path / "run", new, "--mode", "mean")["rows"]
     assert len(rows) == 90 and {"p_a", "p_b", "p_c", "decision"} <= set(rows[0])
     from fastlbbnn import predict
-    from fastlbbnn.training import load_run
+    from fastlbbnn.runs import load_run
 
     raw = Source(str(path), options={"target": "outcome", "ignore": ["id"]}).load().x_train.double()
     scaled = ((10.0 + 5.0 * x.double()) - raw.mean(0)) / raw.std(0, correction=0)
@@ -104,7 +104,7 @@ def test_predictions_need_the_run_folder_alone(tmp_path):
     before = call_json("predict", run, new, "--mode", "mean")["rows"]
     whole = Source(str(path), options={"standardise": True}).load()
     from fastlbbnn import predict
-    from fastlbbnn.training import load_run
+    from fastlbbnn.runs import load_run
 
     x = torch.tensor([[float(v) for v in row[:16]] for row in list(csv.reader(new.open()))[1:]])
     mean, deviation = whole.scaling
@@ -150,7 +150,7 @@ def test_an_interrupted_run_knows_its_data(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fastlbbnn.training.trainer._Trainer._finish", interrupt)
+        patch.setattr("fastlbbnn.runs.trainer._Trainer._finish", interrupt)
         call(*tiny(path, run, "--standardise"), code=130)
     as_it_is = call_json("evaluate", run, "--samples", 3)["rows"]
     other = CliRunner().invoke(app, [str(a) for a in tiny(path, run)])
@@ -227,7 +227,7 @@ def test_evaluate_writes_what_it_shows(run):
 
 def test_report_writes_a_page(run, tmp_path, monkeypatch):
     # How figures look is tested with them; drawing takes long.
-    monkeypatch.setattr("fastlbbnn.plots.as_bytes", lambda *_, **__: b"figure")
+    monkeypatch.setattr("fastlbbnn.reports.plots.as_bytes", lambda *_, **__: b"figure")
     found = call_json("report", run, "-o", tmp_path / "page.html", "--samples", 5)
     assert found["bytes"] == (tmp_path / "page.html").stat().st_size
     assert "LBBNN-GP-MF on columns" in (tmp_path / "page.html").read_text()
@@ -254,7 +254,7 @@ def test_a_most_probable_model_without_a_path_is_not_written(run, tmp_path, monk
     nothing = lambda model, **_: SimpleNamespace(  # noqa: E731
         indicators=[torch.zeros_like(layer.inclusion.probabilities()) > 0 for layer in bayesian_layers(model)]
     )
-    monkeypatch.setattr("fastlbbnn.criteria.most_probable_model", nothing)
+    monkeypatch.setattr("fastlbbnn.structure.criteria.most_probable_model", nothing)
     result = call("select", run, "--criterion", "most-probable", "-o", tmp_path / "m.safetensors", "--json")
     assert "no path" in result.stderr and "median model instead" in result.stderr
     said = json.loads(result.stdout)
@@ -388,7 +388,7 @@ def test_a_failure_raises_what_main_prints_with_exit_status_1(arguments, error, 
 
 @pytest.mark.parametrize("how", [None, signal.SIGTERM])
 def test_an_interrupted_training_exits_with_130_and_says_how_to_go_on(how, data, tmp_path, monkeypatch):
-    from fastlbbnn.training import trainer
+    from fastlbbnn.runs import trainer
 
     def interrupt(*_):
         if how is None:

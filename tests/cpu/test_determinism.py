@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import EPS32, make_parameters
+from support.helpers import EPS32, make_parameters
 
-from fastlbbnn import functional
+from fastlbbnn.ops import functional
 from fastlbbnn.ops.inspect import noise
 
 pytestmark = pytest.mark.usefixtures("cpp")

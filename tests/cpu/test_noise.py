@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastlbbnn import functional, reference
+from fastlbbnn import reference
+from fastlbbnn.ops import functional
 from fastlbbnn.ops.inspect import noise
 from fastlbbnn.reference import Stream
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fastlbbnn
-from fastlbbnn import _subnormals
+from fastlbbnn._util import subnormals as _subnormals
 from fastlbbnn.nn import MLP
 
 pytestmark = pytest.mark.usefixtures("cpp")

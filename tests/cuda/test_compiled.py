@@ -83,7 +83,7 @@ def test_shared_memory_is_what_a_launch_asks_for(tmp_path):
             lines.append(f'static_assert(BlockShape<{shape}>::kSharedBytes == {size}, "");')
     source = tmp_path / "sizes.cpp"
     source.write_text("\n".join(lines) + "\n")
-    folders = [f"-I{ROOT / 'csrc/cuda'}", f"-I{ROOT / 'tests/cuda/emulation'}"]
+    folders = [f"-I{ROOT / 'csrc/cuda'}", f"-I{ROOT / 'tests/support/cuda_emulation'}"]
     command = ["g++", "-std=c++17", "-fsyntax-only", *folders, str(source)]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -111,7 +111,7 @@ def test_the_library_is_built_on_request_and_loads_without_a_gpu(tmp_path):
     assert result.returncode == 0, result.stderr
     (path,) = (tmp_path / "lib").rglob("*.so")
     assert path.name == "_sparse_cuda.so"
-    from fastlbbnn.sparse.cuda import CudaLibrary
+    from fastlbbnn.sparse.engines.cuda import CudaLibrary
 
     CudaLibrary(path)  # resolves every function, checks the interface
     needed = subprocess.run(["ldd", str(path)], capture_output=True, text=True).stdout

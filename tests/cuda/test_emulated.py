@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from emulated_cuda import (
+from support.emulated_cuda import (
     SCHEDULES,
     Case,
     DrawCase,

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from emulated_cuda import EMULATION, SANITIZERS, build
+from support.emulated_cuda import EMULATION, SANITIZERS, build
 
 
 @pytest.fixture(scope="module")

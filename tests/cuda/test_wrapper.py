@@ -9,13 +9,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from emulated_cuda import block_case, build_library, csr_case
-from sparse_networks import make_network, make_selected
+from support.emulated_cuda import block_case, build_library, csr_case
+from support.sparse_networks import make_network, make_selected
 
 import fastlbbnn
 from fastlbbnn.nn import LBBNNLinear
 from fastlbbnn.sparse import SparseModel, SparseNetwork
-from fastlbbnn.sparse.cuda import CudaLibrary, CudaModel, library, unavailable
+from fastlbbnn.sparse.engines.cuda import CudaLibrary, CudaModel, library, unavailable
 from fastlbbnn.sparse.formats import places_in_blocks
 from fastlbbnn.sparse.sampling import sample_layers
 
@@ -250,7 +250,7 @@ def test_where_there_is_no_gpu_the_reason_is_given():
     reason = unavailable()
     assert "CUDA kernels" in reason and "install" in reason
     with pytest.raises(
-        RuntimeError, match=r"fastlbbnn.sparse.cuda cannot compute: the CUDA kernels"
+        RuntimeError, match=r"fastlbbnn.sparse.engines.cuda cannot compute: the CUDA kernels"
     ):
         library()
 

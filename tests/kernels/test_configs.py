@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton is not installed (pip install trito
 from fastlbbnn.kernels import configs
 from fastlbbnn.kernels.configs import TABLES, Choice, Tile, choose, pin, shipped
 
-from fastlbbnn import backends
+from fastlbbnn.ops import backends
 
 CPU = torch.device("cpu")
 

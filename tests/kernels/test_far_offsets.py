@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ptx.far_cases import BATCH, FAR, LONG, SHORT, TAIL, mean, tail, upstream
+from support.ptx.far_cases import BATCH, FAR, LONG, SHORT, TAIL, mean, tail, upstream
 
 pytest.importorskip("triton", reason="the kernels are compiled by Triton (Linux only)")
 
@@ -26,7 +26,7 @@ def results(tmp_path_factory) -> dict:
     out = tmp_path_factory.mktemp("far") / "far.pt"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (TESTS, *sys.path)))
-    command = [sys.executable, TESTS / "ptx" / "far_cases.py", out, *FAR, "sums"]
+    command = [sys.executable, TESTS / "support" / "ptx" / "far_cases.py", out, *FAR, "sums"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return torch.load(out)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import assert_agrees
-from ptx.kernel_cases import DSUMS, GATED, GRADIENTS, LOCAL, SEED, STEPPED, SUMS, Case
+from support.helpers import assert_agrees
+from support.ptx.kernel_cases import DSUMS, GATED, GRADIENTS, LOCAL, SEED, STEPPED, SUMS, Case
 
 from fastlbbnn import reference
 
@@ -32,7 +32,7 @@ def results(tmp_path_factory) -> dict:
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (TESTS, *sys.path)))
     environment["OMP_NUM_THREADS"] = "1"
     names = [*GATED, *LOCAL, *SUMS, "noise"]
-    script = TESTS / "ptx" / "kernel_cases.py"
+    script = TESTS / "support" / "ptx" / "kernel_cases.py"
     running = []
     for part in range(2):
         out = folder / f"{part}.pt"
@@ -272,7 +272,7 @@ def test_local_linear_backward_in_bfloat16(results):
 
 def test_noise_bits(results):
     """eps and gates' noise of a tile inside a layer: bit for bit the reference's."""
-    from ptx.noise_kernel import COLS, FIRST_COL, FIRST_ROW, ROWS, SAMPLE
+    from support.ptx.noise_kernel import COLS, FIRST_COL, FIRST_ROW, ROWS, SAMPLE
 
     rows, cols = FIRST_ROW + ROWS, FIRST_COL + COLS
     eps = reference.normals(SEED, reference.Stream.WEIGHT, SAMPLE, rows, cols)

@@ -7,17 +7,14 @@ import math
 
 import pytest
 import torch
-from random_logits import COLS, RANDOM, ROWS, joint_covariance, make, perturb
+from support.random_logits import COLS, RANDOM, ROWS, joint_covariance, make, perturb
 from torch import Tensor, nn
 
 import fastlbbnn
-from fastlbbnn import functional, reference
-from fastlbbnn.nn import (
-    MLP,
-    MVN,
-    LBBNNLinear,
-)
+from fastlbbnn import reference
+from fastlbbnn.nn import MLP, MVN, LBBNNLinear
 from fastlbbnn.nn.inclusion.random import mean_sigmoid
+from fastlbbnn.ops import functional
 
 
 @pytest.fixture(params=list(RANDOM))

@@ -7,12 +7,13 @@ import math
 
 import pytest
 import torch
-from helpers import EPS32
-from random_logits import RANDOM, make, perturb
+from support.helpers import EPS32
+from support.random_logits import RANDOM, make, perturb
 from torch import Tensor, nn
 
 import fastlbbnn
 from fastlbbnn import reference
+from fastlbbnn.inference.elbo import bayesian_layers
 from fastlbbnn.nn import (
     MLP,
     MVN,
@@ -25,7 +26,6 @@ from fastlbbnn.nn import (
     weights,
 )
 from fastlbbnn.nn.inclusion import FAMILIES, Inclusion
-from fastlbbnn.objective import bayesian_layers
 
 
 @pytest.fixture(params=list(RANDOM))

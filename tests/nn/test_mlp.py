@@ -6,12 +6,12 @@ import copy
 
 import pytest
 import torch
-from helpers import EPS32
+from support.helpers import EPS32
 from torch import nn
 
 import fastlbbnn
-from fastlbbnn import functional
 from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear, WeightMode, expand_samples, weights
+from fastlbbnn.ops import functional
 
 SIZES = (13, 21, 8, 5)
 

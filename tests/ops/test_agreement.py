@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import EPS32, assert_agrees, make_parameters
+from support.helpers import EPS32, assert_agrees, make_parameters
 
-from fastlbbnn import functional, reference
+from fastlbbnn import reference
+from fastlbbnn.ops import functional
 
 pytestmark = pytest.mark.usefixtures("cpp")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import assert_agrees, make_parameters
+from support.helpers import assert_agrees, make_parameters
 from torch.library import opcheck
 
-from fastlbbnn import functional, reference
+from fastlbbnn import reference
+from fastlbbnn.ops import functional
 
 OPS = torch.ops.fastlbbnn
 SIZES = (13, 41, 7, 5)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import make_parameters
+from support.helpers import make_parameters
 from torch import nn
 from torch.library import opcheck
 
 import fastlbbnn
-from fastlbbnn import functional
 from fastlbbnn.nn import LBBNNLinear
+from fastlbbnn.ops import functional
 
 SEED = torch.tensor(5)
 OPS = torch.ops.fastlbbnn

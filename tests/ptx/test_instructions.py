@@ -11,9 +11,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-
-import ptx
-from ptx import types
+from support import ptx
+from support.ptx import types
 
 MASK32 = 0xFFFFFFFF
 #: Words with every kind of edge, and random ones.

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support import ptx
+from support.ptx import types
 
-import ptx
 from fastlbbnn.reference.noise import philox4x32
-from ptx import types
 
 pytest.importorskip("triton", reason="the kernels are compiled by Triton (Linux only)")
 
@@ -24,7 +24,7 @@ pytest.importorskip("triton", reason="the kernels are compiled by Triton (Linux 
 def compiled(tmp_path_factory) -> dict:
     out = tmp_path_factory.mktemp("toy") / "kernels.json"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    script = Path(__file__).with_name("toy_kernels.py")
+    script = Path(__file__).parents[1] / "support" / "ptx" / "toy_kernels.py"
     subprocess.run([sys.executable, script, out], check=True, env=environment, timeout=300)
     return json.loads(out.read_text())
 

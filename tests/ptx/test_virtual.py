@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from ptx.errors import PtxError
-from ptx.memory import GlobalMemory
-from ptx.virtual import Virtual
+from support.ptx.errors import PtxError
+from support.ptx.memory import GlobalMemory
+from support.ptx.virtual import Virtual
 
 SIZE = 3 * 2**31 + 5
 

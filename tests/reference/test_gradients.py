@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import make_parameters
+from support.helpers import make_parameters
 
 from fastlbbnn import reference
 

@@ -7,11 +7,11 @@ import math
 
 import pytest
 import torch
-from helpers import make_parameters
+from support.helpers import make_parameters
 from torch.distributions import Bernoulli, Normal
 
 from fastlbbnn import reference
-from fastlbbnn.priors import FixedPrior
+from fastlbbnn.nn.priors import FixedPrior
 
 PSI, SIGMA2 = 0.3, 0.7
 

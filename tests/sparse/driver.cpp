@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "../../csrc/cpu/sparse/api.h"
+#include "../../csrc/sparse/api.h"
 
 namespace {
 

@@ -9,7 +9,7 @@ import struct
 import numpy as np
 import pytest
 import torch
-from selected import assert_equal_to_rounding, inputs, trained
+from support.selected import assert_equal_to_rounding, inputs, trained
 
 import fastlbbnn
 from fastlbbnn.sparse import SparseModel, artifact, read_artifact

@@ -9,11 +9,12 @@ import time
 import numpy as np
 import pytest
 import torch
-from selected import assert_equal_to_rounding, inputs, outputs, trained
+from support.selected import assert_equal_to_rounding, inputs, outputs, trained
 
 import fastlbbnn
-from fastlbbnn.sparse import SparseModel, _library
-from fastlbbnn.sparse import plan as plan_module
+from fastlbbnn.sparse import SparseModel
+from fastlbbnn.sparse.engines import native as _library
+from fastlbbnn.sparse.engines import plan as plan_module
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from selected import inputs, trained
+from support.selected import inputs, trained
 
 import fastlbbnn
-from fastlbbnn.sparse import _library, runtime
+from fastlbbnn.sparse import runtime
+from fastlbbnn.sparse.engines import native as _library
 
 TESTS = Path(__file__).parents[1]
 ORDER = ("avx512", "avx2", "portable")
@@ -150,7 +151,7 @@ def test_path(path):
         [sys.executable, "-c", in_use], env=environment, capture_output=True, text=True, check=True
     )
     assert shown.stdout.strip() == path
-    files = [TESTS / "sparse" / f"test_{name}.py" for name in ("selection", "model", "runtime")]
+    files = [TESTS / "sparse" / f"test_{name}.py" for name in ("compact", "model", "runtime")]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *map(str, files)],
         env=environment, capture_output=True, text=True, cwd=TESTS.parent,

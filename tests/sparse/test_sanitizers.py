@@ -25,7 +25,7 @@ def driver(tmp_path_factory) -> Path:
     if subprocess.run([compiler, *FLAGS, folder / "empty.cpp", "-o", folder / "empty"],
                       capture_output=True).returncode:
         pytest.skip("this g++ has no sanitizers")
-    sources = [*sorted((ROOT / "csrc/cpu/sparse").glob("*.cpp")), Path(__file__).with_name("driver.cpp")]
+    sources = [*sorted((ROOT / "csrc/sparse").glob("*.cpp")), Path(__file__).with_name("driver.cpp")]
 
     def build(source: Path) -> str:
         target = folder / f"{source.stem}.o"

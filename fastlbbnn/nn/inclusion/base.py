@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..._memory import staggered_empty
+from ..._util.memory import staggered_empty
 
 
 class Inclusion(nn.Module):

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..._checks import check_choice
+from ..._util.checks import check_choice
 from .random import RandomLogits, check_memory
 from .triangular import StrictlyLowerSquares, TriangularNoise
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ... import functional
-from ..._memory import staggered_empty
+from ..._util.memory import staggered_empty
+from ...ops import functional
 from ..modes import current_pass
 from .base import Inclusion
 

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from ptx import types
+from support.ptx import types
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 collect_ignore_glob = [] if INTERPRETED else ["test_*.py"]

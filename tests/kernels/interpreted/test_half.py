@@ -8,9 +8,9 @@ import triton
 import triton.language as tl
 from fastlbbnn.kernels import launch
 from fastlbbnn.kernels.configs import Tile
-from helpers import make_parameters
-from kernel_agreement import SEED, compare_half, compare_mixed, make_x, pinned
-from ptx import types
+from support.helpers import make_parameters
+from support.kernel_agreement import SEED, compare_half, compare_mixed, make_x, pinned
+from support.ptx import types
 
 import fastlbbnn
 from fastlbbnn.nn import MLP

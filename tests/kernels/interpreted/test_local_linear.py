@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from fastlbbnn.kernels.configs import Tile
-from helpers import EPS32, make_parameters
-from kernel_agreement import LARGE, SEED, compare, make_x, pinned, run
+from support.helpers import EPS32, make_parameters
+from support.kernel_agreement import LARGE, SEED, compare, make_x, pinned, run
 
-from fastlbbnn import functional, reference
+from fastlbbnn import reference
+from fastlbbnn.ops import functional
 
 pytestmark = pytest.mark.usefixtures("fenced")
 

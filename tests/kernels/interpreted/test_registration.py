@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers import EPS32, assert_agrees, make_parameters, relative_error
-from kernel_agreement import SEED, pinned
+from support.helpers import EPS32, assert_agrees, make_parameters, relative_error
+from support.kernel_agreement import SEED, pinned
 from torch import nn
 from torch.library import opcheck
 
 import fastlbbnn
-from fastlbbnn import backends, functional, reference
+from fastlbbnn import reference
 from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear
+from fastlbbnn.ops import backends, functional
 
 OPS = torch.ops.fastlbbnn
 

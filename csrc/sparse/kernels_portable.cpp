@@ -1,0 +1,8 @@
+// The kernels for any processor.
+#define FASTLBBNN_ARCH portable
+#include "../common/vec_portable.h"
+#include "lanes_portable.h"
+
+#include "kernel_table.h"
+
+FASTLBBNN_SPARSE_TABLE(kPortable, "portable", 2)

@@ -1,0 +1,249 @@
+"""``selfcheck``, part one: every backend of a device against the reference in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import reference
+from ..inference.optim import Adam
+from ..ops import functional
+from ..reference.local_linear import MIN_VARIANCE
+
+#: Relative rounding of a number, to the nearest (tf32: as the tensor cores take it).
+UNIT = {
+    "float32": 2.0**-24, "tf32": 2.0**-10, "float16": 2.0**-11, "bfloat16": 2.0**-8,
+}  # fmt: skip
+_NAMES = ("dkappa", "drho", "domega", "dbias_kappa", "dbias_rho")
+_SEED = -987654321987
+#: An upstream gradient of the five sums with every entry at work.
+_DSUMS = (1.0, 0.3, 0.2, -0.5, 0.7)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call, on one backend, in one precision."""
+
+    op: str
+    what: str
+    backend: str
+    precision: str
+    shape: tuple[int, int, int]  # batch, outputs, inputs
+    samples: int = 1
+    block: tuple[int, int] = (1, 1)
+    gated: bool = True
+    bias: bool = True
+    #: float32 parameters beside an x in half precision.
+    mixed: bool = False
+    #: A step of Adam inside the backward pass in place of the gradients.
+    adam: bool = False
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.precision == "tf32" else getattr(torch, self.precision)
+
+    @property
+    def parameter_dtype(self) -> torch.dtype:
+        return torch.float32 if self.mixed else self.dtype
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.what} {self.precision} {'x'.join(map(str, self.shape))}"
+
+
+def cases(backend: str, precisions: list[str], quick: bool, small: bool) -> Iterator[Case]:
+    """What is checked, in the order in which it is; ``small`` shapes for an interpreter."""
+    main, odd = ((24, 32, 48), (5, 9, 13)) if quick or small else ((96, 160, 208), (33, 41, 43))
+    for precision in precisions:
+        yield Case("gated_linear", "gated", backend, precision, main, options={"temperature": 0.5})
+        yield Case("local_linear", "gated", backend, precision, main)
+        if precision in ("bfloat16", "float16"):
+            mixed = {"mixed": True, "shape": main}
+            yield Case(
+                "gated_linear", "mixed", backend, precision, options={"temperature": 0.5}, **mixed
+            )
+            yield Case("local_linear", "mixed", backend, precision, **mixed)
+    single = {"backend": backend, "precision": "float32"}
+    gate = {"temperature": 0.5}
+    yield Case("gated_linear", "odd shape", shape=odd, options=gate, **single)
+    yield Case("gated_linear", "hard gates", shape=main, options={"hard": True}, **single)
+    yield Case("gated_linear", "no gates", shape=main, gated=False, **single)
+    yield Case("kl_sums", "gated", shape=main, **single)
+    yield Case("gated_linear", "Adam inside", shape=main, adam=True, options=gate, **single)
+    if quick:
+        return
+    large = 200 if small else 600
+    yield Case("gated_linear", "no bias", shape=main, bias=False, options=gate, **single)
+    yield Case("gated_linear", "3 samples", shape=odd, samples=3, options=gate, **single)
+    yield Case("gated_linear", "blocks 4x4", shape=main, block=(4, 4), options=gate, **single)
+    yield Case("gated_linear", "blocks 5x7", shape=odd, block=(5, 7), options=gate, **single)
+    yield Case("gated_linear", "batch of 1", shape=(1, *main[1:]), options=gate, **single)
+    yield Case("gated_linear", "large batch", shape=(large, 80, 96), options=gate, **single)
+    yield Case("local_linear", "no gates", shape=main, gated=False, **single)
+    yield Case("local_linear", "3 samples", shape=odd, samples=3, **single)
+    yield Case("kl_sums", "blocks 5x7", shape=odd, block=(5, 7), **single)
+    blocks = {"block": (5, 7), "options": gate}
+    yield Case("gated_linear", "Adam inside, blocks", shape=odd, adam=True, **blocks, **single)
+    yield Case("local_linear", "Adam inside", shape=main, adam=True, **single)
+
+
+def make_inputs(case: Case, device: torch.device) -> tuple[Tensor, list[Tensor | None], Tensor]:
+    """x, parameters and dy in the dtypes of the case, the same on every device."""
+    batch, rows, cols = case.shape
+    g = torch.Generator().manual_seed(1)
+
+    def normal(*shape: int, scale: float = 1.0, shift: float = 0.0, dtype=None) -> Tensor:
+        values = torch.randn(*shape, generator=g) * scale + shift
+        return values.to(dtype or case.parameter_dtype).to(device)
+
+    grid = reference.grid_shape(rows, cols, case.block)
+    parameters = [
+        normal(rows, cols, scale=0.3),
+        normal(rows, cols, scale=1.5, shift=-3.0),
+        normal(*grid, scale=2.0) if case.gated else None,
+        normal(rows) if case.bias else None,
+        normal(rows, shift=-2.0) if case.bias else None,
+    ]
+    x, dy = (batch, cols), (case.samples, batch, rows)
+    return normal(*x, dtype=case.dtype), parameters, normal(*dy, dtype=case.dtype)
+
+
+def _float(t: Tensor | None) -> Tensor | None:
+    return None if t is None else t.float()
+
+
+class _Plain:
+    """The reference with products in the precision of x and all else in float32."""
+
+    @staticmethod
+    def kl_sums(*parameters, block):
+        return reference.kl_sums(*map(_float, parameters), block=block)
+
+    @staticmethod
+    def gated_linear(x, *parameters, seed, samples, block, **options):
+        kappa, rho, omega, bias_kappa, bias_rho = map(_float, parameters)
+        outputs = []
+        for s in range(samples):
+            w = reference.sample_weights(
+                kappa, rho, omega, seed=seed, sample=s, block=block, **options
+            )
+            y = (x @ w.to(x.dtype).T).to(kappa.dtype)
+            if bias_kappa is not None:
+                y = y + reference.sample_bias(bias_kappa, bias_rho, seed=seed, sample=s)
+            outputs.append(y.to(x.dtype))
+        sums = reference.kl_sums(kappa, rho, omega, bias_kappa, bias_rho, block=block)
+        return torch.stack(outputs), sums
+
+    @staticmethod
+    def local_linear(x, *parameters, seed, samples):
+        kappa, rho, omega, bias_kappa, bias_rho = map(_float, parameters)
+        alpha = 1.0 if omega is None else torch.sigmoid(omega)
+        mean_w = alpha * kappa
+        var_w = alpha * (reference.softplus(rho).square() + (1.0 - alpha) * kappa.square())
+        mean = (x @ mean_w.to(x.dtype).T).to(kappa.dtype)
+        var = (x.square() @ var_w.to(x.dtype).T).to(kappa.dtype)
+        if bias_kappa is not None:
+            mean, var = mean + bias_kappa, var + reference.softplus(bias_rho).square()
+        eps = torch.stack([
+            reference.normals(seed, reference.Stream.ACTIVATION, s, *mean.shape)
+            for s in range(samples)
+        ])  # fmt: skip
+        y = mean + var.clamp_min(MIN_VARIANCE).sqrt() * eps
+        return y.to(x.dtype), reference.kl_sums(kappa, rho, omega, bias_kappa, bias_rho)
+
+
+def _run(source, case: Case, device: torch.device, dtype: torch.dtype | None, **extra):
+    """Outputs, sums and gradients of <y, dy> + <sums, dsums>; ``dtype``: cast everything to it."""
+    x, parameters, dy = make_inputs(case, device)
+    if dtype is not None:
+        x, dy = x.to(dtype), dy.to(dtype)
+        parameters = [None if p is None else p.to(dtype) for p in parameters]
+    x.requires_grad_()
+    present = [(n, p.requires_grad_()) for n, p in zip(_NAMES, parameters) if p is not None]
+    function = getattr(source, case.op)
+    if case.op == "kl_sums":
+        sums = function(*parameters, block=case.block, **extra)
+        y, wanted, scalar = None, [], 0.0
+    else:
+        blocks = {"block": case.block} if case.op == "gated_linear" else {}
+        y, sums = function(
+            x, *parameters, seed=torch.tensor(_SEED, device=device), samples=case.samples,
+            **blocks, **case.options, **extra,
+        )  # fmt: skip
+        wanted, scalar = [("dx", x)], (y.double() * dy.double()).sum()
+    # In float64, so that what is upstream of the library rounds nothing.
+    scalar = scalar + (sums.double() * torch.tensor(_DSUMS, device=device).double()).sum()
+    if case.adam:
+        found = _step(scalar, present, source is functional)
+        return {"y": y.detach(), "sums": sums.detach(), "dx": x.grad, **found}
+    wanted = [*wanted, *present]
+    grads = torch.autograd.grad(scalar, [t for _, t in wanted])
+    found = {"sums": sums, **dict(zip([n for n, _ in wanted], grads))}
+    if y is not None:
+        found["y"] = y
+    return {name: value.detach() for name, value in found.items()}
+
+
+def _step(loss: Tensor, present: list[tuple[str, Tensor]], inside: bool) -> dict[str, Tensor]:
+    """Parameters after one step of Adam, ``inside`` the backward pass or after it.
+
+    eps of one: a first step with the usual one goes by the sign of a gradient, which for the smallest
+    is rounding.
+    """
+    parameters = [p for _, p in present]
+    if inside:
+        Adam(parameters, lr=0.5, eps=1.0).backward_step(loss)
+        written = [name for name, p in present if p.grad is not None]
+        if written:
+            raise RuntimeError(f"the backward pass wrote {written} instead of stepping")
+    else:
+        optimizer = torch.optim.Adam(parameters, lr=0.5, eps=1.0)
+        loss.backward()
+        optimizer.step()
+    return {name.removeprefix("d"): p.detach().clone() for name, p in present}
+
+
+def _distance(got: Tensor, exact: Tensor) -> float:
+    scale = exact.norm().item()
+    return (got.double() - exact).norm().item() / (scale or 1.0)
+
+
+def check(case: Case, device: torch.device) -> dict[str, Any]:
+    """One case: the worst ratio of its error to what is allowed, and whether two runs agree.
+
+    Allowed: twice the error of plain PyTorch in the same precision, both against float64, plus four
+    roundings of the result (plain PyTorch can be exact by luck on a handful of elements), plus what
+    the order of a float32 sum makes: L terms added one by one, of partial sums that grow like
+    sqrt(i), are off by sqrt(L/2) roundings of the sum; torch adds in pairs and is off by less.
+    """
+    previous = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
+    try:
+        got = _run(functional, case, device, None, backend=case.backend)
+        again = _run(functional, case, device, None, backend=case.backend)
+        plain = _run(_Plain, case, device, None)
+    finally:
+        torch.set_float32_matmul_precision(previous)
+    exact = _run(reference, case, device, torch.float64)
+    worst, where = 0.0, ""
+    order = math.sqrt(max(case.shape) / 2.0) * UNIT["float32"]
+    for name, value in exact.items():
+        if got[name].shape != value.shape or not torch.isfinite(got[name]).all():
+            return {"ok": False, "worst": None, "where": f"{name} has holes or a wrong shape"}
+        allowed = 2.0 * _distance(plain[name], value) + 4.0 * UNIT[case.precision] + order
+        ratio = _distance(got[name], value) / allowed
+        if ratio >= worst:
+            worst, where = ratio, name
+    same = all(torch.equal(got[name], again[name]) for name in got)
+    return {
+        "ok": worst <= 1.0 and same,
+        "worst": worst,
+        "where": where if same else f"{where}; two runs differ",
+        "repeatable": same,
+    }

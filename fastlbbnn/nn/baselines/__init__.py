@@ -1,0 +1,1 @@
+"""The layers that the paper compares latent binary ones with."""

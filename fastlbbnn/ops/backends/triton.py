@@ -1,0 +1,43 @@
+"""Whether the Triton kernels can run, and why not where they cannot."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+
+import torch
+
+
+def interpreting() -> bool:
+    """Whether this process runs Triton kernels in Triton's interpreter, on CPU tensors, for tests.
+    """
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def load() -> str | None:
+    """Register the kernels once. Returns None when they can run, else the reason and what to do."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed: run: pip install triton (CUDA builds of torch bring it)"
+    if not interpreting() and not torch.cuda.is_available():
+        return (
+            f"torch {torch.__version__} sees no GPU: it needs a CUDA or ROCm device and a build of "
+            "torch for it (https://pytorch.org/get-started)"
+        )
+    from .. import on_triton
+
+    on_triton.register("CPU" if interpreting() else "CUDA")
+    return None
+
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def refuses(device: str, dtype: torch.dtype) -> str | None:
+    expected = "cpu" if interpreting() else "cuda"
+    if device != expected:
+        return f"it serves {expected} tensors and was given one on {device}"
+    if dtype not in _DTYPES:
+        return f"it computes in float32, bfloat16 and float16 and was given {dtype}"
+    return None

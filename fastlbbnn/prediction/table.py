@@ -1,0 +1,157 @@
+"""Predictions as a table: one row an observation, with their uncertainty and a decision or a doubt."""
+
+from __future__ import annotations
+
+import csv
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from .._util.files import replace_file
+from ..inference.likelihoods import Likelihood, as_likelihood
+from ..nn.modes import WeightMode
+from . import metrics
+from .predict import Interval, predict, predict_interval, quantiles
+from .uncertainty import class_probabilities, entropy_parts
+
+#: What is written for a prediction that is not sure enough; where a class is called so, in brackets.
+DOUBT = "doubt"
+
+#: Fewer draws have no 95 % interval: its ends would lie beyond the outermost of them.
+DRAWS_FOR_INTERVALS = 40
+
+#: Column -> one value an observation, in the order of a file's columns.
+Answers = dict[str, NDArray[Any]]
+
+
+def answer(
+    network: nn.Module,
+    x: Tensor,
+    likelihood: str | Likelihood,
+    *,
+    mode: WeightMode | str = WeightMode.SAMPLED,
+    samples: int = 10,
+    threshold: float = 0.5,
+    doubt: float = metrics.DOUBT_THRESHOLD,
+    intervals: bool = False,
+    seed: int = 0,
+    class_names: Sequence[str] | None = None,
+    target_scaling: tuple[Tensor, Tensor] | None = None,
+) -> Answers:
+    """Predict ``x`` [n, p].
+
+    Classes: the averaged probability of each, ``confidence`` (the largest), ``entropy`` and
+    ``mutual_information`` in nats, and the ``decision``: a class, or "doubt" where the confidence is below
+    ``doubt``; with ``intervals``, where several networks are drawn, also a 95 % credible interval of each
+    probability, ``lower_`` and ``upper_``.
+
+    Numbers: the ``mean`` of the response, a 95 % interval of a new observation (``lower``, ``upper``) and,
+    where several networks are drawn, a 95 % credible interval of the mean (``mean_lower``, ``mean_upper``);
+    several outputs are numbered, and ``target_scaling``, the mean and deviation that were taken out of the
+    targets of training (``Dataset.target_scaling``), are put back.
+
+    A UserWarning says where ``samples`` are too few for credible intervals.
+    """
+    kind = as_likelihood(likelihood)
+    if WeightMode(mode).random and 1 < samples < DRAWS_FOR_INTERVALS and (intervals or not kind.classes):
+        warnings.warn(
+            f"95 % credible intervals from {samples} draws are too narrow; expected "
+            f"{DRAWS_FOR_INTERVALS} at least (samples=, --samples)", UserWarning, stacklevel=2,
+        )
+    how: dict[str, Any] = {"mode": mode, "samples": samples, "threshold": threshold, "likelihood": kind}
+    if not kind.classes:
+        return _numbers(network, x, how, seed, target_scaling)
+    draws = predict(network, x, **how, average=False, generator=torch.Generator().manual_seed(seed))
+    p = class_probabilities(draws)
+    average, parts = p.mean(0), entropy_parts(p)
+    names = [str(c) for c in range(p.shape[-1])] if class_names is None else [str(n) for n in class_names]
+    decided = metrics.decide(average, doubt).tolist()
+    table = {f"p_{name}": average[:, c].numpy() for c, name in enumerate(names)}
+    if intervals and len(p) > 1:
+        for end, values in zip(("lower", "upper"), quantiles(p, (0.025, 0.975))):
+            table |= {f"{end}_{name}": values[:, c].numpy() for c, name in enumerate(names)}
+    table["confidence"] = average.amax(-1).numpy()
+    table["entropy"] = parts.total.numpy()
+    table["mutual_information"] = parts.mutual_information.numpy()
+    doubted = _doubt_word(table)
+    table["decision"] = np.array([doubted if c < 0 else names[c] for c in decided], dtype=np.str_)
+    return table
+
+
+def _doubt_word(table: Mapping[str, Any]) -> str:
+    return f"({DOUBT})" if f"p_{DOUBT}" in table else DOUBT
+
+
+def _numbers(
+    network: nn.Module,
+    x: Tensor,
+    how: dict[str, Any],
+    seed: int,
+    scaling: tuple[Tensor, Tensor] | None,
+) -> Answers:
+    def interval(of: str) -> Interval:
+        generator = torch.Generator().manual_seed(seed)
+        return predict_interval(network, x, level=0.95, of=of, **how, generator=generator)
+
+    response = interval("response")
+    columns = {"mean": response.mean, "lower": response.lower, "upper": response.upper}
+    draws = how["samples"]
+    if WeightMode(how["mode"]).random and draws > 1:
+        mean = interval("mean")
+        columns |= {"mean_lower": mean.lower, "mean_upper": mean.upper}
+    if scaling is not None:
+        columns = {name: values.double() * scaling[1] + scaling[0] for name, values in columns.items()}
+    outputs = response.mean.shape[-1]
+    return {
+        f"{name}_{output + 1}" if outputs > 1 else name: values[..., output].numpy()
+        for output in range(outputs)
+        for name, values in columns.items()
+    }
+
+
+def summary(table: Answers, y: Tensor | None = None) -> dict[str, Any]:
+    """How many rows, how many doubts; with the targets ``y`` also the accuracy or the error."""
+    found: dict[str, Any] = {"count": len(next(iter(table.values())))}
+    if "decision" in table:
+        found["doubts"] = int((table["decision"] == _doubt_word(table)).sum())
+        if y is not None:
+            p = torch.from_numpy(np.stack([v for k, v in table.items() if k.startswith("p_")], axis=-1))
+            found["accuracy"] = round(metrics.accuracy(p, y.reshape(-1)), 6)
+    elif y is not None:
+        means = [v for k, v in table.items() if re.fullmatch(r"mean(_\d+)?", k)]
+        found["rmse"] = round(metrics.rmse(torch.from_numpy(np.stack(means, -1)), y), 6)
+    return found
+
+
+def as_rows(table: Answers) -> list[dict[str, Any]]:
+    columns = {name: values.tolist() for name, values in table.items()}
+    return [dict(zip(columns, row)) for row in zip(*columns.values())]
+
+
+def write_csv(table: Mapping[str, NDArray[Any]], file: IO[str]) -> None:
+    """A header and one row an observation; numbers with as many digits as their precision has."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["row", *table])
+    columns = [
+        [f"{v:.7g}" if isinstance(v, float) else v for v in values.tolist()] for values in table.values()
+    ]
+    writer.writerows([i, *row] for i, row in enumerate(zip(*columns)))
+
+
+def write(table: Answers, path: Path) -> None:
+    """Whole or not at all: .csv as ``write_csv``, .npz with an array a column."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(path) as temporary:
+        if path.suffix == ".npz":
+            with temporary.open("wb") as file:
+                np.savez_compressed(file, **table)
+        else:
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                write_csv(table, file)

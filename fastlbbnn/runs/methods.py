@@ -1,0 +1,223 @@
+"""The paper's methods: how each builds a network, and the ways it predicts.
+
+The names are the paper's: model, prior of the weights, and inference. A prediction is named by what it
+does with the indicators (gamma) and the weights (beta), as in the paper's tables:
+
+    SIM  drawn from the posterior        MED  the median probability model
+    ALL  all weights                     PRN  what the method's pruning rule leaves
+    MEA  the posterior mean of the weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import nn as layers
+from ..nn import MLP, GaussianLinear, LBBNNLinear, MixtureLinear
+from ..nn.modes import WeightMode
+from ..nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, Prior
+from ..structure.paths import resolve_threshold
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One way to predict, with the paper's names for it."""
+
+    gamma: str
+    beta: str
+    mode: WeightMode
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    summary: str
+    #: (sizes, n_data, **options) -> network
+    build: Callable[..., nn.Module]
+    predictions: tuple[Prediction, ...]
+
+    def median_threshold(self, network: nn.Module) -> float:
+        """Of the network's median model: 0.5, or where that leaves no path from an input to an output, the
+        closest threshold that does; 0.5 for methods without a median model."""
+        if not any(p.gamma == "MED" for p in self.predictions):
+            return 0.5
+        return resolve_threshold(network, 0.5, warn=False)
+
+
+_SIM = Prediction("SIM", "SIM", WeightMode.SAMPLED)
+_ALL_SIM = Prediction("ALL", "SIM", WeightMode.SAMPLED)
+_ALL_MEA = Prediction("ALL", "MEA", WeightMode.MEAN)
+_MED = (
+    Prediction("MED", "SIM", WeightMode.MEDIAN),
+    Prediction("MED", "MEA", WeightMode.MEDIAN_MEAN),
+)
+_PRN = (
+    Prediction("PRN", "SIM", WeightMode.MEDIAN),
+    Prediction("PRN", "MEA", WeightMode.MEDIAN_MEAN),
+)
+
+
+def _prior(kind: str, n_data: int, **options: float) -> Prior:
+    if kind == "empirical-bayes":
+        return EmpiricalBayesPrior(**options)
+    if kind == "conjugate":
+        return ConjugatePrior(**options)
+    if kind == "fixed":
+        return FixedPrior(**options)
+    if kind == "bic":
+        return FixedPrior.paper(n_data)
+    raise ValueError(
+        f"prior={kind!r}; expected 'empirical-bayes', 'conjugate', 'fixed' or 'bic' (psi = exp(-2 log n))"
+    )
+
+
+def _lbbnn(inclusion: str, prior: str) -> Callable[..., nn.Module]:
+    default_prior = prior
+
+    def build(
+        sizes: Sequence[int],
+        n_data: int,
+        *,
+        prior: str = default_prior,
+        prior_options: dict[str, float] | None = None,
+        inclusion_options: dict[str, Any] | None = None,
+        start: str = "default",
+        start_logits: tuple[float, float] | None = None,
+        **kwargs: Any,
+    ) -> nn.Module:
+        network = MLP(
+            *sizes, layer=LBBNNLinear, prior=_prior(prior, n_data, **(prior_options or {})),
+            inclusion=inclusion, inclusion_options=inclusion_options, **kwargs,
+        )
+        _start(network, start, start_logits)
+        return network
+
+    return build
+
+
+def _dense(layer: str) -> Callable[..., nn.Module]:
+    def build(
+        sizes: Sequence[int],
+        n_data: int,
+        *,
+        sigma2: float | None = None,
+        start: str = "default",
+        **kwargs: Any,
+    ) -> nn.Module:
+        if sigma2 is not None:
+            gaussian = layer == "GaussianLinear"
+            kwargs |= {"prior": FixedPrior(sigma2=sigma2)} if gaussian else {"sigma2": sigma2}
+        network = MLP(*sizes, layer=getattr(layers, layer), **kwargs)
+        _start(network, start, None)
+        return network
+
+    return build
+
+
+def _dropout(
+    sizes: Sequence[int],
+    n_data: int,
+    *,
+    dropout: float | Sequence[float] = 0.1,
+    last_dropout: float | None = None,
+    **kwargs: Any,
+) -> nn.Module:
+    """``dropout``: the rate that all layers start from, or one a layer.
+
+    ``last_dropout``: another rate for the last layer.
+    """
+    count = len(sizes) - 1
+    rates = list(dropout) if isinstance(dropout, Sequence) else [dropout] * count
+    if len(rates) != count:
+        raise ValueError(
+            f"dropout={rates} for a network of {count} layers ({'-'.join(map(str, sizes))}); expected one "
+            f"rate, or {count}"
+        )
+    if last_dropout is not None:
+        rates[-1] = last_dropout
+    of_layers = iter(rates)
+
+    def layer(inputs: int, outputs: int, **options: Any) -> nn.Module:
+        return layers.ConcreteDropoutLinear(inputs, outputs, dropout=next(of_layers), **options)
+
+    return MLP(*sizes, layer=layer, **kwargs)
+
+
+def _plain(sizes: Sequence[int], n_data: int) -> nn.Module:
+    modules: list[nn.Module] = []
+    for inputs, outputs in zip(sizes, sizes[1:]):
+        modules += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
+@torch.no_grad()
+def _start(network: nn.Module, scheme: str, logits: tuple[float, float] | None) -> None:
+    """Initial values: the layers' own ("default") or those of the authors' scripts ("paper").
+
+    ``logits``: the range of the indicators' (mean) logits, where it is not the layers' own (0, 1).
+    """
+    if scheme not in ("default", "paper"):
+        raise ValueError(f"start={scheme!r}; expected 'default' or 'paper'")
+    for layer in network.modules():
+        if scheme == "paper" and isinstance(layer, (LBBNNLinear, GaussianLinear, MixtureLinear)):
+            for mean, scale in ((layer.kappa, layer.rho), (layer.bias_kappa, layer.bias_rho)):
+                if mean is not None:
+                    mean.uniform_(-0.2, 0.2)
+                    scale.uniform_(-5.0, -4.0)
+        if logits is not None and isinstance(layer, LBBNNLinear):
+            layer.inclusion.location().uniform_(*logits)
+
+
+METHODS: dict[str, Method] = {
+    m.name: m
+    for m in (
+        Method(
+            "LBBNN-GP-MF", "independent indicators", _lbbnn("mean-field", "empirical-bayes"),
+            (_SIM, _ALL_MEA, *_MED),
+        ),
+        Method(
+            "LBBNN-GP-MVN", "logits of the indicators multivariate normal, full covariance",
+            _lbbnn("mvn", "empirical-bayes"), (_SIM, _ALL_MEA, *_MED),
+        ),
+        Method(
+            "LBBNN-GP-LFMVN", "logits of the indicators multivariate normal, low rank plus diagonal",
+            _lbbnn("low-rank", "empirical-bayes"), (_SIM, _ALL_MEA, *_MED),
+        ),
+        Method(
+            "LBBNN-fixed", "independent indicators, fixed priors psi = exp(-2 log n), sigma2 = 1",
+            _lbbnn("mean-field", "bic"), (_SIM, _ALL_MEA, *_MED),
+        ),
+        Method("BNN-GP-MF", "dense, Gaussian prior", _dense("GaussianLinear"), (_ALL_SIM, _ALL_MEA)),
+        Method(
+            "BNN-MGP-MF", "dense, scale-mixture prior", _dense("MixtureLinear"), (_ALL_SIM, _ALL_MEA)
+        ),
+        Method(
+            "BNN-GP-CMF", "Concrete dropout, a learned rate a layer", _dropout, (_SIM, _ALL_MEA),
+        ),
+        Method(
+            "BNN-HP-MF", "group horseshoe prior", _dense("HorseshoeLinear"), (_SIM, _ALL_MEA, *_PRN)
+        ),
+        Method(
+            "BNN-NJ-MF", "group normal-Jeffreys prior", _dense("NormalJeffreysLinear"),
+            (_SIM, _ALL_MEA, *_PRN),
+        ),
+        Method("FNN", "a plain network", _plain, (_ALL_MEA,)),
+        Method(
+            "FNN-GMP", "a plain network, pruned by magnitude while it trains", _plain,
+            (Prediction("PRN", "MEA", WeightMode.MEAN),),
+        ),
+    )
+}
+
+
+def find_method(name: str) -> Method:
+    by_name = {key.lower(): method for key, method in METHODS.items()}
+    method = by_name.get(name.lower())
+    if method is None:
+        raise ValueError(f"method={name!r}; expected one of {', '.join(METHODS)}")
+    return method

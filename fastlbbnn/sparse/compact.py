@@ -1,0 +1,160 @@
+"""From a trained network to what its indicators leave of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from .. import reference
+from .._util.checks import explain_failure
+from ..nn.linear import BayesianLinear
+from ..structure.paths import chain, check_threshold, kept_weights, resolve_threshold, warn_if_constant
+from .formats import SparseLayer, SparseNetwork, blocks_from_grid, index_dtype, row_offsets_of
+from .model import SparseModel
+
+
+def select(
+    model: nn.Module, threshold: float = 0.5, *, reconnect: bool = False, posterior: bool = True
+) -> SparseModel:
+    """The network with the weights whose inclusion probability is above ``threshold``.
+
+    Its outputs are those of ``predict(model, x, mode="median-mean")`` before the softmax, and its
+    samples those of ``mode="median"`` with the same generator, up to rounding. Units without a path to
+    an output and inputs that nothing uses are removed. A unit without a path from an input is constant:
+    it is removed, too, and its value goes into the biases of the units that it feeds. Where weights
+    share indicators by blocks, units are removed by whole blocks, so that what is left stays in blocks.
+
+    If no path from an input to an output is left, the outputs are constants: a UserWarning says so and
+    names the threshold that would connect the network, and ``SparseModel.is_constant`` is True. With
+    ``reconnect`` that threshold is used instead, and a UserWarning says which.
+
+    Args:
+        model: a BayesianLinear, an MLP, or an nn.Sequential of BayesianLinear and nn.ReLU (nn.Flatten in
+            front, nn.Dropout and nn.Identity are passed over). A GaussianLinear keeps all weights.
+        threshold: in [0, 1); 0.5 is the median probability model.
+        reconnect: where nothing connects inputs and outputs, lower the threshold until something does
+            (``fastlbbnn.resolve_threshold``).
+        posterior: keep the scales for sampled predictions; else the means alone.
+    """
+    threshold = check_threshold(threshold)
+    # Parameters are checked first: probabilities of nan connect nothing.
+    trained = chain(model, (BayesianLinear,))
+    for layer, _ in trained:
+        # Mean logits: a selection draws nothing.
+        logits = None if layer.inclusion is None else layer.inclusion.location()
+        explain_failure(layer.kappa, layer.rho, logits, layer.bias_kappa, layer.bias_rho)
+    if reconnect:
+        threshold = resolve_threshold(model, threshold, stacklevel=3)
+    else:
+        warn_if_constant(model, threshold, stacklevel=3)
+    layers = [_TrainedLayer.of(layer, relu, threshold) for layer, relu in trained]
+    network = _compact(layers, threshold, posterior)
+    return SparseModel(network)
+
+
+@dataclass
+class _TrainedLayer:
+    """A layer of the trained network, dense, and which of its weights are kept."""
+
+    mean: NDArray[np.float32]  # [N, K]
+    scale: NDArray[np.float32]
+    bias_mean: NDArray[np.float32]  # [N]
+    bias_scale: NDArray[np.float32]
+    kept: NDArray[np.bool_]  # [N, K]
+    block: tuple[int, int]
+    relu: bool
+
+    @staticmethod
+    @torch.no_grad()
+    def of(layer: BayesianLinear, relu: bool, threshold: float) -> _TrainedLayer:
+        kept = kept_weights(layer, threshold)
+        block = (1, 1) if layer.inclusion is None else layer.block
+        zeros = torch.zeros(kept.shape[0])
+        no_bias = layer.bias_kappa is None
+
+        def numpy(t: torch.Tensor) -> NDArray:
+            t = t.detach().cpu()
+            return (t if t.dtype == torch.bool else t.float()).contiguous().numpy()
+
+        return _TrainedLayer(
+            mean=numpy(layer.kappa), scale=numpy(reference.softplus(layer.rho)),
+            bias_mean=numpy(zeros if no_bias else layer.bias_kappa),
+            bias_scale=numpy(zeros if no_bias else reference.softplus(layer.bias_rho)),
+            kept=numpy(kept), block=block, relu=relu,
+        )
+
+
+def _whole_groups(units: NDArray[np.bool_], size: int) -> NDArray[np.bool_]:
+    """Mark all units of a group of ``size`` neighbours where one of them is marked."""
+    if size == 1:
+        return units
+    groups = np.zeros(-(-units.size // size) * size, np.bool_)
+    groups[: units.size] = units
+    return np.repeat(groups.reshape(-1, size).any(1), size)[: units.size]
+
+
+def _compact(layers: list[_TrainedLayer], threshold: float, posterior: bool) -> SparseNetwork:
+    # Units come and go in groups that blocks on either side of them do not cut.
+    sizes = [layers[0].block[1]]
+    sizes += [math.lcm(a.block[0], b.block[1]) for a, b in zip(layers, layers[1:])]
+
+    # Backwards: what has a path to an output. needed[i] is about the inputs of layer i.
+    needed = [np.ones(layers[-1].kept.shape[0], np.bool_)]
+    for layer, size in zip(reversed(layers), reversed(sizes)):
+        needed.insert(0, _whole_groups(layer.kept[needed[0]].any(0), size))
+
+    # Forwards: what of that has a path from an input. All outputs stay.
+    live = [needed[0]]
+    for layer, size, wanted in zip(layers, sizes[1:], needed[1:]):
+        live.append(_whole_groups(layer.kept[:, live[-1]].any(1) & wanted, size))
+    live.append(needed[-1])
+
+    constant = [w & ~a for w, a in zip(needed, live)]
+    network = SparseNetwork([], np.flatnonzero(live[0]).astype(np.int32), live[0].size, threshold)
+    # The constant units' values, in float64: folding them must not cost precision.
+    values = np.zeros(0)
+    constants = []
+    for i, layer in enumerate(layers):
+        rows = np.concatenate([np.flatnonzero(live[i + 1]), np.flatnonzero(constant[i + 1])])
+        fixed = np.flatnonzero(constant[i])
+        weights = np.where(layer.kept, layer.mean, 0.0)[np.ix_(rows, fixed)].astype(np.float64)
+        folded = layer.bias_mean[rows] + weights @ values
+        count = int(live[i + 1].sum())
+        network.layers.append(
+            _slice(layer, rows[:count], np.flatnonzero(live[i]), folded[:count], posterior)
+        )
+        constants.append(
+            _slice(layer, rows, fixed, layer.bias_mean[rows], posterior, in_blocks=False)
+        )
+        values = np.maximum(folded[count:], 0.0) if layer.relu else folded[count:]
+    if posterior and any(c.any() for c in constant):
+        network.constants = constants
+    return network
+
+
+def _slice(
+    layer: _TrainedLayer, rows: NDArray, cols: NDArray, bias: NDArray, posterior: bool,
+    in_blocks: bool = True,
+) -> SparseLayer:
+    """The weights from units ``cols`` to units ``rows``."""
+    at = np.ix_(rows, cols)
+    kept, mean, scale = layer.kept[at], layer.mean[at], layer.scale[at]
+    row_of, columns = np.nonzero(kept)
+    block = layer.block if in_blocks else (1, 1)
+    blocks = None
+    if block != (1, 1):
+        # Indicators are shared: the first weight of a block says whether it is kept.
+        grid = np.ascontiguousarray(kept[:: block[0], :: block[1]])
+        blocks = blocks_from_grid(mean, scale if posterior else None, grid, block)
+    return SparseLayer(
+        rows=rows.size, cols=cols.size, row_offsets=row_offsets_of(row_of, rows.size),
+        columns=columns.astype(index_dtype(cols.size)), mean=mean[kept],
+        scale=scale[kept] if posterior else None, bias_mean=bias.astype(np.float32),
+        bias_scale=layer.bias_scale[rows] if posterior else None,
+        row_index=rows.astype(np.int32), relu=layer.relu, block=block, blocks=blocks,
+    )

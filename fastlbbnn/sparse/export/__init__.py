@@ -1,0 +1,1 @@
+"""Selected networks for elsewhere: C source and ONNX."""

@@ -1,0 +1,214 @@
+"""Writes a selected network as C99 source, to be compiled into a program that has nothing else.
+
+    export_c(small, "firmware/src", name="digits")
+
+gives ``digits.h`` and ``digits.c``. They allocate nothing, call no library, keep the weights in
+constant arrays and hold activations on the stack. Indices take as few bytes as they fit in.
+"""
+
+from __future__ import annotations
+
+import re
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._util.files import replace_file
+from ..formats import SparseLayer, SparseNetwork
+from .naming import checked_network, layers_with_effect
+
+if TYPE_CHECKING:
+    from ..model import SparseModel
+
+_HEADER = """\
+/* {title}
+ *
+ * Written by fastlbbnn {version}; {weights} weights. C99, no library, no allocation.
+ */
+#ifndef {guard}
+#define {guard}
+
+#include <stddef.h>
+
+#define {upper}_INPUTS {inputs}
+#define {upper}_OUTPUTS {outputs}
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* The outputs of the network at its mean weights (for a classifier: logits) for one input.
+ * x: {upper}_INPUTS floats; y: {upper}_OUTPUTS floats, not overlapping x. */
+void {name}_predict(const float *x, float *y);
+
+/* The same for `batch` inputs, one after the other: x [batch][{upper}_INPUTS],
+ * y [batch][{upper}_OUTPUTS]. */
+void {name}_predict_batch(const float *x, float *y, size_t batch);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+
+def export_c(
+    network: SparseNetwork | SparseModel, directory: str | PathLike, name: str = "network"
+) -> tuple[Path, Path]:
+    """Write ``<name>.c`` and ``<name>.h`` to a directory, which is made if it is missing.
+
+    The function ``<name>_predict`` gives the outputs at the mean weights; sampled predictions are
+    not part of the source. Returns the paths of the source and the header.
+
+    Args:
+        name: begins the names of the functions and files. Characters that C has no place for become
+            underscores: "my-net" gives ``my_net_predict``.
+    """
+    network = checked_network(network)
+    identifier = c_identifier(name)
+    directory = Path(directory)
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(
+            f"{directory} is a file; expected a directory to write the source to"
+        )
+    source, header = _source(network, identifier), _header(network, identifier)
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = directory / f"{identifier}.c", directory / f"{identifier}.h"
+    for path, text in zip(paths, (source, header)):
+        with replace_file(path) as temporary:
+            temporary.write_text(text, encoding="ascii")
+    return paths
+
+
+def c_identifier(name: str) -> str:
+    """``name`` with what an identifier of C cannot have replaced. ValueError if nothing is left."""
+    if not isinstance(name, str):
+        raise TypeError(f"name is a {type(name).__name__}; expected a string")
+    identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    if not re.search(r"[A-Za-z0-9]", identifier):
+        raise ValueError(f"name={name!r} has no letter or digit; expected a name for C functions")
+    if len(identifier) > 48:
+        raise ValueError(f"name={name!r} has {len(identifier)} characters; expected at most 48")
+    # Names that begin with an underscore belong to the compiler.
+    if not identifier[0].isalpha():
+        identifier = "network_" + identifier.lstrip("_")
+    return identifier
+
+
+def _header(network: SparseNetwork, name: str) -> str:
+    from ... import __version__
+
+    return _HEADER.format(
+        title=f"{network.in_features} inputs ({network.inputs.size} used), "
+        f"{network.out_features} outputs",
+        version=__version__,
+        weights=network.nnz,
+        guard=f"{name.upper()}_H",
+        upper=name.upper(),
+        name=name,
+        inputs=network.in_features,
+        outputs=network.out_features,
+    )
+
+
+def float_literal(value: float) -> str:
+    """Nine significant digits: read back, they are exactly the float32 that they were made from."""
+    text = f"{value:.9g}"
+    return text + ("f" if "." in text or "e" in text else ".0f")
+
+
+def _index_type(largest: int) -> str:
+    return "uint8_t" if largest < 1 << 8 else "uint16_t" if largest < 1 << 16 else "uint32_t"
+
+
+def _array(kind: str, name: str, items: list[str]) -> str:
+    """A constant array; none where it would be empty, which C99 does not allow."""
+    if not items:
+        return ""
+    lines, line = [], " "
+    for item in items:
+        if len(line) + len(item) + 2 > 100:
+            lines.append(line)
+            line = " "
+        line += f" {item},"
+    lines.append(line)
+    return f"static const {kind} {name}[{len(items)}] = {{\n" + "\n".join(lines) + "\n};\n"
+
+
+def _indices(name: str, values: NDArray) -> str:
+    largest = int(values.max()) if values.size else 0
+    return _array(_index_type(largest), name, [str(v) for v in values.tolist()])
+
+
+def _floats(name: str, values: NDArray[np.float32]) -> str:
+    return _array("float", name, [float_literal(v) for v in values.tolist()])
+
+
+def _layer_arrays(i: int, layer: SparseLayer, columns: NDArray) -> str:
+    """``counts``: how many weights each row has; smaller numbers than offsets."""
+    if layer.rows == 0:
+        return ""
+    parts = [f"/* Layer {i}: {layer.cols} to {layer.rows} units, {layer.nnz} weights. */\n"]
+    if layer.nnz:
+        parts += [
+            _indices(f"counts_{i}", np.diff(layer.row_offsets)),
+            _indices(f"columns_{i}", columns),
+            _floats(f"weights_{i}", layer.mean),
+        ]
+    return "".join([*parts, _floats(f"bias_{i}", layer.bias_mean), "\n"])
+
+
+def _layer_code(i: int, layer: SparseLayer, source: str, target: str) -> str:
+    """target[row] = relu(bias[row] + sum over k of weights[k] * source[columns[k]])."""
+    if layer.rows == 0:
+        return ""
+    lines = ["  k = 0;"] if layer.nnz else []
+    lines += [f"  for (row = 0; row < {layer.rows}; ++row) {{", f"    float sum = bias_{i}[row];"]
+    if layer.nnz:
+        lines += [
+            f"    const size_t end = k + counts_{i}[row];",
+            f"    for (; k < end; ++k) sum += weights_{i}[k] * {source}[columns_{i}[k]];",
+        ]
+    # Written so that NaN passes.
+    result = "sum < 0.0f ? 0.0f : sum" if layer.relu else "sum"
+    return "\n".join([*lines, f"    {target}[row] = {result};", "  }", ""])
+
+
+def _source(network: SparseNetwork, name: str) -> str:
+    layers = layers_with_effect(network)
+    arrays, code = [], []
+    # Hidden layers take turns on two buffers.
+    sizes = {"even": 0, "odd": 0}
+    source = "x"
+    for i, layer in layers:
+        columns = network.inputs[layer.columns] if i == 0 else layer.columns
+        target = "y" if i == layers[-1][0] else "even" if i % 2 == 0 else "odd"
+        if target != "y":
+            sizes[target] = max(sizes[target], layer.rows)
+        arrays.append(_layer_arrays(i, layer, columns))
+        code.append(_layer_code(i, layer, source, target))
+        source = target
+    buffers = [f"  float {buffer}[{size}];\n" for buffer, size in sizes.items() if size]
+    weights = any(layer.nnz for _, layer in layers)
+    upper = name.upper()
+    return "".join(
+        [
+            f'#include "{name}.h"\n\n#include <stdint.h>\n\n',
+            *arrays,
+            f"void {name}_predict(const float *x, float *y) {{\n",
+            *buffers,
+            "  size_t row, k;\n" if weights else "  size_t row;\n",
+            "" if layers[0][0] == 0 and layers[0][1].nnz else "  (void)x;\n",
+            *code,
+            "}\n\n",
+            f"void {name}_predict_batch(const float *x, float *y, size_t batch) {{\n",
+            "  size_t i;\n",
+            f"  for (i = 0; i < batch; ++i) {name}_predict(x + i * {upper}_INPUTS, "
+            f"y + i * {upper}_OUTPUTS);\n",
+            "}\n",
+        ]
+    )

@@ -1,0 +1,1 @@
+"""Which weights a model keeps: paths, thresholds, criteria, the most probable structure."""
