@@ -22,6 +22,7 @@ from ..runs import Run, load_run, train
 from ..runs.evaluate import evaluate_run
 from ..runs.run import write_json
 from .jobs import Job, Settings
+from .store import ResultStore
 
 #: What a worker said, in its run folder.
 LOG = "log.txt"
@@ -86,9 +87,9 @@ def measure(run: Run, dataset: Dataset, seconds: float) -> dict[str, Any]:
     }
 
 
-def run_jobs(jobs: Sequence[Job], settings: Settings) -> None:
+def run_jobs(jobs: Sequence[Job], settings: Settings, store: ResultStore) -> None:
     """Do what is not done. Failed runs do not stop the others; RunsFailed names them at the end."""
-    todo = [job for job in jobs if not job.is_done()]
+    todo = [job for job in jobs if not job.is_done(store)]
     hidden = None if settings.progress is None else not settings.progress
     with tqdm(total=len(jobs), initial=len(jobs) - len(todo), unit="run", desc="runs", disable=hidden) as bar:
         if not todo:
