@@ -31,7 +31,7 @@ def image(ctx: Context, path: Any, caption: str) -> str:
 def histograms(ctx: Context) -> Part:
     text, files = [], []
     for recipe in ctx.recipes:
-        columns: dict[str, list[Tensor]] = {}
+        columns: dict[str, list[Tensor | InclusionCounts]] = {}
         for dataset in ctx.datasets:
             for job in ctx.first_jobs(dataset, recipe):
                 layers = [row for row in ctx.results(job).layers if row["stage"] == "trained"]

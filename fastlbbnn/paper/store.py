@@ -138,9 +138,10 @@ class ResultStore(Mapping[str, Stored]):
 
 
 def _prediction(row: Row) -> Row:
-    """In the columns' order, and with those that are compared with None where there was nothing to decide."""
+    """In the columns' order; what was decided at 0.95 is None where nothing was."""
     full = {"accuracy_at_095": None, "classified_at_095": None, **row}
-    return {key: full[key] for key in (*_PREDICTION, *(k for k in full if k not in _PREDICTION)) if key in full}
+    columns = (*_PREDICTION, *(key for key in full if key not in _PREDICTION))
+    return {key: full[key] for key in columns if key in full}
 
 
 def _layer(run: str, row: Row) -> Row:
