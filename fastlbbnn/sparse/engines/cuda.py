@@ -32,8 +32,8 @@ LIBRARY = "_sparse_cuda.so"
 MOST_WEIGHTS = 2**31 - 64
 
 _BUILD = (
-    "install the CUDA toolkit (nvcc) and run: FASTLBBNN_CUDA=1 pip install --no-build-isolation "
-    "--force-reinstall --no-deps fastlbbnn"
+    "install the CUDA toolkit (nvcc) and run in a checkout of fastlbbnn: FASTLBBNN_CUDA=1 pip install "
+    "--no-build-isolation --force-reinstall --no-deps ."
 )
 
 

@@ -6,13 +6,10 @@ import ctypes
 import functools
 from pathlib import Path
 
+from ..._util.build_notes import REBUILD, why_not_built
+
 LIBRARY = "_sparse.so"
 VERSION = 3
-
-_REBUILD = (
-    "install a C++17 compiler and run: pip install --no-build-isolation --force-reinstall --no-deps "
-    "fastlbbnn (or: make build)"
-)
 
 _pointer = ctypes.c_void_p
 
@@ -61,16 +58,18 @@ _SIGNATURES = {
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
     path = Path(__file__).parents[2] / LIBRARY
     if not path.exists():
-        return None, f"the library of selected networks was not built ({LIBRARY} is missing): {_REBUILD}"
+        return None, (
+            f"the library of selected networks was not built: {why_not_built(path)} Then {REBUILD}"
+        )
     try:
         library = ctypes.CDLL(str(path))
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        return None, f"the library of selected networks does not load ({error}): {_REBUILD}"
+        return None, f"the library of selected networks does not load ({error}): {REBUILD}"
     if (found := library.fl_sparse_version()) != VERSION:
-        return None, f"{LIBRARY} has version {found} and the package needs {VERSION}: {_REBUILD}"
+        return None, f"{LIBRARY} has version {found} and the package needs {VERSION}: {REBUILD}"
     return library, None
 
 

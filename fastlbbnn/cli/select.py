@@ -1,4 +1,4 @@
-"""select and export: from a trained network to a small one in a file."""
+"""select: from a trained network to a small one in a file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ import typer
 
 from .app import app, print_json, table, use_threads
 from .options import DataOption, Json, Network, Root, RunFolder, Seed, Threads, optional
-
-Artifact = Annotated[
-    Path,
-    typer.Argument(
-        metavar="ARTIFACT", help="A selected network: what `fastlbbnn select` wrote.", show_default=False
-    ),
-]
-
 
 @app.command(short_help="Write the sparse network of a run.")
 def select(
@@ -234,47 +226,3 @@ def _select(model: Any, threshold: float, posterior: bool) -> dict[str, Any]:
         "used_inputs": int(structure.used_inputs.sum()),
         "inputs": structure.used_inputs.numel(),
     }
-
-
-@app.command(short_help="Write a sparse network as C or ONNX.")
-def export(
-    artifact: Artifact,
-    c: Annotated[
-        Path | None,
-        typer.Option("--c", metavar="DIR", help="Write C99 source and header to this directory."),
-    ] = None,
-    onnx: Annotated[
-        Path | None,
-        typer.Option("--onnx", metavar="FILE", help="Write an ONNX model to this file."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        optional(metavar="NAME", help="Of the C functions and files; by default that of the artifact."),
-    ] = None,
-) -> None:
-    """Write a selected network in another format, at its mean weights.
-
-    \b
-    Select:       fastlbbnn select runs/digits -o digits.safetensors
-    In Python:    fastlbbnn.select(model).save("digits.safetensors")
-    Then:         fastlbbnn export digits.safetensors --c firmware/src
-                  fastlbbnn export digits.safetensors --onnx digits.onnx
-
-    The C source needs no library: digits_predict(x, y) computes the outputs.
-    """
-    if c is None and onnx is None:
-        raise typer.BadParameter("nothing to write; give --c DIR, --onnx FILE, or both")
-    if name is not None and c is None:
-        raise typer.BadParameter("--name is for the C source; give --c DIR, too")
-    from ..sparse.artifact import read_artifact
-
-    network = read_artifact(artifact)
-    if c is not None:
-        from ..sparse.export.c import export_c
-
-        source, header = export_c(network, c, name=artifact.stem if name is None else name)
-        typer.echo(f"wrote {source}\nwrote {header}")
-    if onnx is not None:
-        from ..sparse.export.onnx import export_onnx
-
-        typer.echo(f"wrote {export_onnx(network, onnx)}")
