@@ -245,12 +245,12 @@ def _notes(dataset: Any) -> list[str]:
     size = dataset.x_train.square().mean(0).sqrt()
     largest = int(size.argmax())
     if size[largest] > LARGE_FEATURE:
-        name = f"input {largest}" if dataset.feature_names is None else repr(dataset.feature_names[largest])
+        name = f"input {largest}" if dataset.input_names is None else repr(dataset.input_names[largest])
         notes.append(
             f"values of {name} are of the size {size[largest]:.3g}; priors and step sizes are made for "
             "features of size 1: --standardise makes them so"
         )
-    if dataset.classes is not None:
+    if dataset.n_classes is not None:
         unseen = sorted(set(dataset.y_test.int().tolist()) - set(dataset.y_train.int().tolist()))
         names = [str(c) if dataset.class_names is None else dataset.class_names[c] for c in unseen]
         if names:

@@ -28,7 +28,7 @@ def gather(run: Run, dataset: Dataset, *, other: Dataset | None, samples: int, s
     stage = run.stages[0]
     network = run.model(stage)
     sections = [_predictions(results, dataset), _training(run), _structure(network, dataset)]
-    if dataset.classes is not None:
+    if dataset.n_classes is not None:
         seen = Seen(run, network, dataset, samples, seed)
         sections += [calibration(seen), single(seen), wrong_rows(seen), foreign_rows(seen, other)]
     else:
@@ -146,7 +146,7 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
         section.figures.append(
             figure(
                 plots.used_inputs(
-                    {"sparse model": counts}, input_shape=dataset.input_shape, names=dataset.feature_names
+                    {"sparse model": counts}, input_shape=dataset.input_shape, names=dataset.input_names
                 ),
                 f"{used} of {dataset.inputs} inputs are used",
                 "Weights of the first layer that the sparse model keeps at each input. Blank inputs have no "
@@ -163,8 +163,8 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
             "No path leads from an input to an output: the sparse model's outputs are constants."
         )
     text = f"{used} of {dataset.inputs} inputs have a path to an output"
-    if dataset.feature_names is not None and 0 < used <= MOST_NAMES:
-        text += ": " + ", ".join(n for n, is_used in zip(dataset.feature_names, found.used_inputs) if is_used)
+    if dataset.input_names is not None and 0 < used <= MOST_NAMES:
+        text += ": " + ", ".join(n for n, is_used in zip(dataset.input_names, found.used_inputs) if is_used)
     section.text.append(f"{text}.")
     return section
 

@@ -165,7 +165,7 @@ def foreign_rows(seen: Seen, other: Dataset | None) -> Section:
         )
     section.figures.append(
         figure(
-            plots.entropy_ecdfs(panels, classes=dataset.classes),
+            plots.entropy_ecdfs(panels, classes=dataset.n_classes),
             "Distribution functions of entropies",
             f"Entropies of predictions for {dataset.name}, which the network was trained on, and "
             f"{other.name}, which it was not; averaged over {seen.draws_text}. The further right the curve "

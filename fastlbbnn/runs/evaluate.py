@@ -146,9 +146,9 @@ def _figures_of_numbers(
     nll = metrics.nll_of_draws(
         log_prob_draws(model, x, y, **how, generator=torch.Generator().manual_seed(seed))
     )
-    if dataset.target_scaling is not None:
-        # A density of y = mean + deviation t is that of t over the deviation.
-        nll += dataset.target_scaling[1].log().sum().item()
+    if dataset.preparation.target.is_scaled:
+        # A density of y = mean + scale t is that of t over the scale.
+        nll += sum(map(math.log, dataset.preparation.target.scale))
     _, lower, upper = predict_interval(
         model, x, level=0.95, of="response", **how, generator=torch.Generator().manual_seed(seed)
     )
