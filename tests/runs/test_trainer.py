@@ -9,7 +9,7 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from fastlbbnn.data import Dataset
+from fastlbbnn.data import Dataset, Preparation
 from fastlbbnn.inference.elbo import bayesian_layers
 from fastlbbnn.nn import expand_samples, weights
 from fastlbbnn.runs import RECIPES, Recipe, Stage, find_recipe, load_run, train
@@ -30,7 +30,7 @@ def data() -> Dataset:
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
     return Dataset(
         name="toy", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:],
-        likelihood="categorical", classes=3, class_names=("a", "b", "c"), input_shape=(4,),
+        likelihood="categorical", n_classes=3, preparation=Preparation.as_is(4, class_names="abc"),
     )
 
 
@@ -66,8 +66,8 @@ def test_interrupted_and_continued_equals_uninterrupted_to_the_bit(
 
 def test_a_learnt_noise_variance_goes_on_to_the_bit(data, tmp_path, monkeypatch):
     numbers = replace(
-        data, y_train=data.x_train.sum(1), y_test=data.x_test.sum(1), likelihood="gaussian", classes=None,
-        class_names=None,
+        data, y_train=data.x_train.sum(1), y_test=data.x_test.sum(1), likelihood="gaussian", n_classes=None,
+        preparation=None,
     )
     recipe = replace(find_recipe("LBBNN-GP-MF", "ours").scaled(5), **_QUICK)
     _assert_equal_when_interrupted("LBBNN-GP-MF", numbers, recipe, tmp_path, monkeypatch)
@@ -159,7 +159,7 @@ def test_regression_learns_its_noise(method, tmp_path):
     y = 2.0 * x[:, :1] + 0.3 * torch.randn(400, 1, generator=generator)
     data = Dataset(
         name="line", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:],
-        likelihood="gaussian", classes=None, class_names=None, input_shape=(3,),
+        likelihood="gaussian",
     )
     stage = Stage("training", 150, {"weights": 2e-2, "inclusion": 2e-2}, saves="trained", kl_warmup=30)
     recipe = Recipe(method, "test", (stage,), hidden=(8,), batch=50)
@@ -180,7 +180,7 @@ def test_the_shipped_recipe_learns_a_small_noise(tmp_path):
     y = 0.5 * x[:, :1] + 0.02 * torch.randn(300, 1, generator=generator)
     data = Dataset(
         name="fine line", x_train=x[:240], y_train=y[:240], x_test=x[240:], y_test=y[240:],
-        likelihood="gaussian", classes=None, class_names=None, input_shape=(2,),
+        likelihood="gaussian",
     )
     recipe = replace(find_recipe("LBBNN-GP-MF", "ours"), hidden=(10,))
     main = tuple(s for s in recipe.stages if s.start_from is None)

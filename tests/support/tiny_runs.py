@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fastlbbnn.data import Dataset
+from fastlbbnn.data import Dataset, Preparation
 from fastlbbnn.runs import Recipe, Run, Stage, load_run, train
 from fastlbbnn.runs.evaluate import evaluate_run
 
@@ -40,9 +40,9 @@ def make_dataset(likelihood: str = "categorical", name: str = "columns") -> Data
         x_test,
         parts[1],
         likelihood,
-        classes=classes,
-        class_names=names,
+        n_classes=classes,
         input_shape=SHAPE,
+        preparation=Preparation.as_is(16, class_names=names),
     )
 
 
@@ -73,7 +73,7 @@ def quick_recipe(method: str, psi: float = 0.4) -> Recipe:
 def make_run(folder: Path, method: str = "LBBNN-GP-MF", likelihood: str = "categorical") -> Run:
     dataset = make_dataset(likelihood)
     # Numbers say less about the weights than classes: a weaker prior keeps the median model connected.
-    recipe = quick_recipe(method, psi=0.4 if dataset.classes else 0.8)
+    recipe = quick_recipe(method, psi=0.4 if dataset.n_classes else 0.8)
     train(method, dataset, recipe, out=folder, progress=False)
     run = load_run(folder)
     evaluate_run(run, dataset, samples=4)
