@@ -10,11 +10,11 @@ from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints
 
 def wrong_field(values: Mapping[str, Any], kind: type) -> str | None:
     """What is wrong with ``values`` as fields of ``kind``, a dataclass or a TypedDict; None if nothing is."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     if is_dataclass(kind):
         required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
     else:
-        required = set(kind.__required_keys__)
+        required = {name for name, hint in hints.items() if get_origin(hint) is not NotRequired}
     for name in hints:
         if name in required and name not in values:
             return f"it has no {name!r}"

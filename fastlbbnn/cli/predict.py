@@ -8,31 +8,40 @@ from typing import Annotated
 
 import typer
 
-from .app import app, print_json, use_threads
+from .app import app, print_json, use_threads, wrong_call
 from .options import Json, Network, Root, Seed, Threads, optional
 
 
 @app.command(short_help="Predict, with uncertainty and doubts.")
 def predict(
-    folder: RunFolder,
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|FILE",
+            help="A run folder (`fastlbbnn train`), or the file of a selected network (`fastlbbnn select`).",
+            show_default=False,
+        ),
+    ],
     data: Annotated[
         str,
         typer.Argument(
             metavar="DATA",
-            help="What to predict: a .csv or .npz file of inputs, or the test rows of a named set.",
+            help="What to predict: raw rows in a table (.csv, .tsv, also .gz) or .npz file, or the test rows "
+            "of a named set.",
             show_default=False,
         ),
     ],
     out: Annotated[
         Path | None,
-        optional("--out", "-o", metavar="FILE", help=".csv or .npz; by default CSV to the screen."),
+        optional("--out", "-o", metavar="FILE", help="File to write, .csv or .npz; by default CSV to the screen."),
     ] = None,
     mode: Annotated[
-        str,
-        typer.Option(
-            help="What stands in for the weights: sampled (model averaging), mean, median, median-mean."
+        str | None,
+        optional(
+            help="What stands in for the weights: sampled (model averaging), mean, median, median-mean. By "
+            "default the means of the median model, where there is one: the same from RUN and FILE.",
         ),
-    ] = "sampled",
+    ] = None,
     samples: Annotated[
         int | None,
         optional(
@@ -65,50 +74,28 @@ def predict(
     root: Root = None,
     as_json: Json = False,
 ) -> None:
-    """Predict: class probabilities, their uncertainty, and a decision or a doubt a row.
+    """Predict: class probabilities, their uncertainty, and a decision or a doubt per row.
 
     \b
         fastlbbnn predict runs/digits digits -o digits.csv
-        fastlbbnn predict runs/patients new.csv --mode median-mean
-        fastlbbnn predict runs/digits images.npz --samples 100 -o images.npz
+        fastlbbnn predict runs/patients new.csv --mode sampled
+        fastlbbnn predict patients.safetensors new.csv -o predictions.csv
 
-    A CSV file needs the columns of features that the run was trained on, an .npz file an array x. Columns
-    of the result: the probability of each class, confidence (the largest of them), entropy and mutual
-    information (in nats; what the draws disagree on), and the decision; with --intervals also the ends of a
-    95 % interval of each probability. For numbers instead of classes: their mean, a 95 % interval of a new
-    observation and one of the mean.
+    Rows are as they were in the training file: the model scales and encodes them itself. A table needs the
+    columns of features that the model was trained on, in any order, an .npz file an array x. Columns of the
+    result: the probability of each class, confidence (the largest of them), entropy and mutual information
+    (in nats; what the draws disagree on), and the decision; with --intervals also the ends of a 95 %
+    interval of each probability. For numbers instead of classes: their mean, a 95 % interval of a new
+    observation and, where networks are drawn, one of the mean.
     """
-    from ..data.source import new_inputs, preparation_of
     from ..nn.modes import WeightMode
-    from ..prediction import metrics
-    from ..prediction import table as answers
-    from ..runs import load_run
-    from ..structure.paths import resolve_threshold
+    from ..prediction import metrics, table
+    from ..runs.answers import answer_rows, predictor, rows_of
 
-    modes = ("sampled", "mean", "median", "median-mean")
-    if mode not in modes:
-        raise typer.BadParameter(f"{mode!r}: expected {', '.join(modes)}", param_hint="--mode")
-    chosen = WeightMode(mode)
-    is_median = chosen in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN)
-    if threshold is not None:
-        if not 0.0 <= threshold < 1.0:
-            raise typer.BadParameter(
-                f"{threshold}: expected a probability in [0, 1)", param_hint="--threshold"
-            )
-        if not is_median:
-            raise typer.BadParameter(
-                f"{threshold} with --mode {mode}: a threshold is for median and median-mean",
-                param_hint="--threshold",
-            )
-    if samples is not None and not chosen.random:
-        raise typer.BadParameter(
-            f"{samples} with --mode {mode}, which draws nothing: expected sampled or median",
-            param_hint="--samples",
-        )
-    if intervals and not chosen.random:
-        raise typer.BadParameter(
-            f"with --mode {mode}, which draws nothing: expected sampled or median", param_hint="--intervals"
-        )
+    if mode is not None and mode not in _MODES:
+        raise typer.BadParameter(f"{mode!r}: expected {', '.join(_MODES)}", param_hint="--mode")
+    if threshold is not None and not 0.0 <= threshold < 1.0:
+        raise typer.BadParameter(f"{threshold}: expected a probability in [0, 1)", param_hint="--threshold")
     if intervals and samples == 1:
         raise typer.BadParameter(
             "one draw has no interval: expected several --samples", param_hint="--intervals"
@@ -118,59 +105,51 @@ def predict(
     if out is not None and out.suffix not in (".csv", ".npz"):
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .csv or .npz", param_hint="--out")
     use_threads(threads)
-    run = load_run(folder)
-    if is_median and not any(p.gamma in ("MED", "PRN") for p in run.method.predictions):
+    found = predictor(model, network)
+    chosen = found.default_mode if mode is None else WeightMode(mode)
+    is_median = chosen in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN)
+    if threshold is not None and not is_median:
         raise typer.BadParameter(
-            f"{mode}: {run.method.name} has no median model; expected sampled or mean", param_hint="--mode"
-        )
-    has_threshold = any(p.gamma == "MED" for p in run.method.predictions)
-    if threshold is not None and not has_threshold:
-        raise typer.BadParameter(
-            f"{threshold}: {run.method.name} prunes by a rule of its own and has no inclusion probabilities",
+            f"{threshold} with --mode {chosen.value}: a threshold is for median and median-mean",
             param_hint="--threshold",
         )
-    preparation = preparation_of(run)
-    x, y = new_inputs(run, data, root)
-    model, likelihood = run.model(network), run.likelihood(network)
-    if doubt is not None and not likelihood.classes:
+    for option, given in (("--samples", samples), ("--intervals", intervals or None)):
+        if given is not None and not chosen.random:
+            raise typer.BadParameter(
+                f"with --mode {chosen.value}, which draws nothing: expected sampled or median",
+                param_hint=option,
+            )
+    with wrong_call("--mode"):
+        found.check_mode(chosen)
+    with wrong_call("--threshold"):
+        used = found.resolve(chosen, threshold)
+    is_class = found.likelihood.classes
+    if doubt is not None and not is_class:
         raise typer.BadParameter(
-            f"{doubt}: {folder} predicts numbers, which have intervals in the place of doubts",
+            f"{doubt}: {model} predicts numbers, which have intervals in the place of doubts",
             param_hint="--doubt",
         )
     if samples is None:
-        samples = 10 if likelihood.classes and not intervals else 100
-    used = 0.5 if threshold is None else threshold
-    if is_median:
-        used = resolve_threshold(model, used)
-    table = answers.answer(
-        model,
-        x,
-        likelihood,
-        mode=chosen,
-        samples=samples,
-        threshold=used,
-        doubt=metrics.DOUBT_THRESHOLD if doubt is None else doubt,
-        intervals=intervals,
-        seed=seed,
-        class_names=preparation.class_names,
-        target_scaling=preparation.target_scaling,
-    )
+        samples = 10 if is_class and not intervals else 100
+    rows = rows_of(found, data, root)
+    answers = answer_rows(
+        found, rows.inputs, mode=chosen, samples=samples, threshold=used,
+        doubt=metrics.DOUBT_THRESHOLD if doubt is None else doubt, intervals=intervals, seed=seed,
+    )  # fmt: skip
     if out is not None:
-        answers.write(table, out)
+        table.write(answers, out)
     elif not as_json:
-        answers.write_csv(table, sys.stdout)
-    summary = answers.summary(table, y)
+        table.write_csv(answers, sys.stdout)
+    summary = table.summary(answers, rows.target)
     if as_json:
-        print_json(
-            {
-                **summary,
-                "mode": mode,
-                "samples": samples if chosen.random else None,
-                "threshold": used if is_median and has_threshold else None,
-                "network": network,
-                "out": None if out is None else str(out),
-                **({} if out is not None else {"rows": answers.as_rows(table)}),
-            }
-        )
+        print_json({
+            **summary, "mode": chosen.value, "samples": samples if chosen.random else None,
+            "threshold": used if is_median and found.has_threshold else None,
+            "network": found.network_name, "out": None if out is None else str(out),
+            **({} if out is not None else {"rows": table.as_rows(answers)}),
+        })  # fmt: skip
     elif out is not None:
         typer.echo(f"wrote {out}: " + ", ".join(f"{k} {v}" for k, v in summary.items()))
+
+
+_MODES = ("sampled", "mean", "median", "median-mean")

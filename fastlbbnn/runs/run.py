@@ -176,7 +176,7 @@ class Run:
         weights, length = sum(a * b for a, b in zip(sizes, sizes[1:])), path.stat().st_size
         if weights > length:
             raise ValueError(
-                f"{path} has {length} bytes, too few for the {weights} weights of the network that run.json "
+                f"{path} is damaged: it has {length} bytes, too few for the {weights} weights of the network that run.json "
                 f"describes; {_REMEDY}"
             )
 
