@@ -39,14 +39,16 @@ def predict(
         str | None,
         optional(
             help="What stands in for the weights: sampled (model averaging), mean, median, median-mean. By "
-            "default the means of the median model, where there is one: the same from RUN and FILE.",
+            "default the means of the median model, where there is one, or with --samples draws of it: the "
+            "same from RUN and FILE.",
         ),
     ] = None,
     samples: Annotated[
         int | None,
         optional(
             "--samples", "-R", min=1,
-            help="Draws to average (R in the paper); by default 10, for intervals, so for numbers, 100.",
+            help="Draws to average (R in the paper), where networks are drawn; by default 10, for intervals, so "
+            "for numbers, 100.",
         ),
     ] = None,
     threshold: Annotated[
@@ -106,7 +108,8 @@ def predict(
         raise typer.BadParameter(f"{out.name}: expected a name that ends in .csv or .npz", param_hint="--out")
     use_threads(threads)
     found = predictor(model, network)
-    chosen = found.default_mode if mode is None else WeightMode(mode)
+    draws = samples is not None or intervals
+    chosen = (found.drawing_mode if draws else found.default_mode) if mode is None else WeightMode(mode)
     is_median = chosen in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN)
     if threshold is not None and not is_median:
         raise typer.BadParameter(
@@ -131,6 +134,12 @@ def predict(
         )
     if samples is None:
         samples = 10 if is_class and not intervals else 100
+    if not is_class and not chosen.random:
+        typer.echo(
+            "note: intervals hold the noise of an observation alone; --samples 100 adds what is open about the "
+            "network",
+            err=True,
+        )
     rows = rows_of(found, data, root)
     answers = answer_rows(
         found, rows.inputs, mode=chosen, samples=samples, threshold=used,

@@ -22,6 +22,7 @@ class SelectedModel:
 
     has_threshold = False
     default_mode = WeightMode.MEDIAN_MEAN
+    drawing_mode = WeightMode.MEDIAN
     network_name = None
 
     def __init__(self, model: SparseModel) -> None:

@@ -49,6 +49,11 @@ class TrainedModel:
         """The means of the median model, which is what a selected file computes; else of all weights."""
         return WeightMode.MEDIAN_MEAN if self.has_median_model else WeightMode.MEAN
 
+    @property
+    def drawing_mode(self) -> WeightMode:
+        """The same with draws of the weights."""
+        return WeightMode.MEDIAN if self.has_median_model else WeightMode.SAMPLED
+
     def check_mode(self, mode: WeightMode) -> None:
         """ValueError for a mode that the method does not have."""
         if mode in _MEDIAN and not self.has_median_model:

@@ -19,5 +19,5 @@ def data(tmp_path_factory) -> Path:
 def run(tmp_path_factory, data) -> Path:
     """A trained run that knows where its data are."""
     folder = tmp_path_factory.mktemp("runs") / "lbbnn"
-    make_run(folder, source=Source(str(data)).load().source)
+    make_run(folder, dataset=Source(str(data)).load())
     return folder

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fastlbbnn.data import Dataset, Preparation, Source
+from fastlbbnn.data import Dataset, Preparation
 from fastlbbnn.runs import Recipe, Run, Stage, train
 
 #: 4 x 4 images of 3 classes: class c has the pixels of column c bright.
@@ -74,11 +73,9 @@ def make_run(
     folder: Path,
     method: str = "LBBNN-GP-MF",
     likelihood: str = "categorical",
-    source: Source | None = None,
+    dataset: Dataset | None = None,
 ) -> Run:
-    dataset = make_dataset(likelihood)
+    dataset = make_dataset(likelihood) if dataset is None else dataset
     # Numbers say less about the weights than classes: a weaker prior keeps the median model connected.
     recipe = quick_recipe(method, psi=0.4 if dataset.n_classes else 0.8)
-    if source is not None:
-        dataset = replace(dataset, source=source)
     return train(method, dataset, recipe, out=folder, evaluate=4, progress=False)
