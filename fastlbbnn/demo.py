@@ -18,11 +18,13 @@ from tqdm import tqdm
 
 from ._util.files import replace_file
 from .data import load
-from .inference.elbo import bayesian_layers, elbo
+from .inference.elbo import elbo
 from .inference.optim import Adam, param_groups
 from .nn import MLP
+from .nn.layer import bayesian_layers
 from .nn.priors import FixedPrior
-from .prediction.predict import density, predict
+from .prediction.predict import predict
+from .structure.density import density
 
 #: Prediction mode -> its name in the paper.
 MODES = {
@@ -140,7 +142,7 @@ def main(argv: list[str] | None = None) -> None:
     torch.manual_seed(args.seed)
     digits = load("digits", seed=args.seed)
     x, y, x_test, y_test = digits.x_train, digits.y_train, digits.x_test, digits.y_test
-    model = MLP(64, 100, 10, prior=FixedPrior(psi=0.25, sigma2=0.3))
+    model = MLP(64, 100, 10, prior=FixedPrior(psi=0.25, sigma2=0.3), likelihood="categorical")
     weights = sum(layer.kappa.numel() for layer in bayesian_layers(model))
     print(f"LBBNN 64-100-10 ({weights} weights), {len(x)} training and {len(x_test)} test digits")
     start = time.perf_counter()

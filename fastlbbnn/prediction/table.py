@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._util.files import replace_file
-from ..inference.likelihoods import Likelihood, as_likelihood
+from ..inference.families import Bernoulli
+from ..inference.likelihoods import Likelihood, likelihood_of
 from ..nn.modes import WeightMode
 from . import metrics
 from .predict import Interval, predict, predict_interval, quantiles
@@ -34,7 +35,7 @@ Answers = dict[str, NDArray[Any]]
 def answer(
     network: nn.Module,
     x: Tensor,
-    likelihood: str | Likelihood,
+    likelihood: str | Likelihood | None = None,
     *,
     mode: WeightMode | str = WeightMode.SAMPLED,
     samples: int = 10,
@@ -50,7 +51,8 @@ def answer(
     Classes: the averaged probability of each, ``confidence`` (the largest), ``entropy`` and
     ``mutual_information`` in nats, and the ``decision``: a class, or "doubt" where the confidence is below
     ``doubt``; with ``intervals``, where several networks are drawn, also a 95 % credible interval of each
-    probability, ``lower_`` and ``upper_``.
+    probability, ``lower_`` and ``upper_``. Several labels per row, each a yes or no, have such columns each:
+    ``p_yes_1``, ``decision_1``, ...
 
     Numbers: the ``mean`` of the response, a 95 % interval of a new observation (``lower``, ``upper``) and,
     where several networks are drawn, a 95 % credible interval of the mean (``mean_lower``, ``mean_upper``);
@@ -59,7 +61,7 @@ def answer(
 
     A UserWarning says where ``samples`` are too few for credible intervals.
     """
-    kind = as_likelihood(likelihood)
+    kind = likelihood_of(network, likelihood)
     if WeightMode(mode).random and 1 < samples < DRAWS_FOR_INTERVALS and (intervals or not kind.classes):
         warnings.warn(
             f"95 % credible intervals from {samples} draws are too narrow; expected "
@@ -69,9 +71,16 @@ def answer(
     if not kind.classes:
         return _numbers(network, x, how, seed, target_scaling)
     draws = predict(network, x, **how, average=False, generator=torch.Generator().manual_seed(seed))
+    if isinstance(kind, Bernoulli) and draws.shape[-1] > 1:
+        return _labels(draws, doubt, intervals, class_names)
     p = class_probabilities(draws)
-    average, parts = p.mean(0), entropy_parts(p)
     names = [str(c) for c in range(p.shape[-1])] if class_names is None else [str(n) for n in class_names]
+    return _classes(p, doubt, intervals, names)
+
+
+def _classes(p: Tensor, doubt: float, intervals: bool, names: Sequence[str]) -> Answers:
+    """One of several classes per row, from probabilities [draws, n, classes]."""
+    average, parts = p.mean(0), entropy_parts(p)
     decided = metrics.decide(average, doubt).tolist()
     table = {f"p_{name}": average[:, c].numpy() for c, name in enumerate(names)}
     if intervals and len(p) > 1:
@@ -82,6 +91,16 @@ def answer(
     table["mutual_information"] = parts.mutual_information.numpy()
     doubted = _doubt_word(table)
     table["decision"] = np.array([doubted if c < 0 else names[c] for c in decided], dtype=np.str_)
+    return table
+
+
+def _labels(draws: Tensor, doubt: float, intervals: bool, names: Sequence[str] | None) -> Answers:
+    """Several labels per row, each a yes or no of its own: their columns side by side, numbered or named."""
+    labels = [str(k + 1) for k in range(draws.shape[-1])] if names is None else [str(n) for n in names]
+    table: Answers = {}
+    for k, label in enumerate(labels):
+        of_label = _classes(class_probabilities(draws[..., k : k + 1]), doubt, intervals, ("no", "yes"))
+        table |= {f"{column}_{label}": values for column, values in of_label.items() if "_no" not in column}
     return table
 
 

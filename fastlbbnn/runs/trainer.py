@@ -18,13 +18,13 @@ from tqdm import tqdm
 
 from .._util import subnormals as _subnormals
 from ..data import Dataset
-from ..inference.elbo import bayesian_layers, elbo
+from ..inference.elbo import elbo
 from ..inference.likelihoods import negative_log_likelihood
 from ..inference.optim import Adam, param_groups
-from ..nn.layer import KINDS
+from ..nn.layer import KINDS, bayesian_layers
 from ..nn.modes import WeightMode, weights
 from ..nn.priors import EmpiricalBayesPrior
-from ..prediction.predict import density
+from ..structure.density import density
 from .checkpoint import Checkpoint, load_network, save_checkpoint, save_network
 from .methods import find_method
 from .pruning import GradualPruning, weight_density

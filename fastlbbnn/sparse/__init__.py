@@ -4,7 +4,7 @@
     small.save("digits.safetensors")
     small = fastlbbnn.sparse.SparseModel.load("digits.safetensors")
     logits = small(x)
-    probabilities = small.predict(x, samples=10)    # with the uncertainty of the weights
+    probabilities = small.predict(x, samples=10, likelihood="categorical")  # with the weights' uncertainty
 
 ``fastlbbnn.sparse.runtime`` does the same without torch. Names load on first use, so that importing it
 imports nothing else.

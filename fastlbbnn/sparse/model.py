@@ -283,13 +283,18 @@ class SparseModel:
         x: Tensor,
         *,
         samples: int | None = None,
-        likelihood: str | Likelihood = "categorical",
+        likelihood: str | Likelihood | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
         average: bool = True,
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """As ``fastlbbnn.predict`` in mode "median" with ``samples``, else in mode "median-mean"."""
         if transform is None:
+            if likelihood is None:
+                raise ValueError(
+                    "the selected model does not say what its outputs mean; expected likelihood= as it was "
+                    "trained with, or transform="
+                )
             transform = as_likelihood(likelihood).mean
         if samples is None:
             outputs = transform(self(x))

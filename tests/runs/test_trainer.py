@@ -10,8 +10,8 @@ import torch
 from tqdm import tqdm
 
 from fastlbbnn.data import Dataset
-from fastlbbnn.inference.elbo import bayesian_layers
 from fastlbbnn.nn import expand_samples, weights
+from fastlbbnn.nn.layer import bayesian_layers
 from fastlbbnn.runs import RECIPES, Recipe, Stage, find_recipe, load_run, train
 from fastlbbnn.runs import trainer as trainer_module
 from fastlbbnn.runs.checkpoint import load_network, save_network
