@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..inference.elbo import bayesian_layers, elbo
+from ..inference.elbo import elbo
 from ..inference.likelihoods import negative_log_likelihood
 from ..inference.optim import Adam, param_groups
 from ..nn import MLP, GaussianLinear
-from ..nn.layer import KINDS
+from ..nn.layer import KINDS, bayesian_layers
 
 Step = Callable[[], None]
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .._util.files import replace_file
-from ..inference.likelihoods import Likelihood, as_likelihood
+from ..inference.families import Bernoulli
+from ..inference.likelihoods import Likelihood, likelihood_of
 from ..nn.modes import WeightMode
 from . import metrics
 from .predict import predict, quantiles, response_interval
@@ -34,7 +35,7 @@ Answers = dict[str, NDArray[Any]]
 def answer(
     network: nn.Module,
     x: Tensor,
-    likelihood: str | Likelihood,
+    likelihood: str | Likelihood | None = None,
     *,
     mode: WeightMode | str = WeightMode.SAMPLED,
     samples: int = 10,
@@ -43,7 +44,7 @@ def answer(
     **how: Any,
 ) -> Answers:
     """``answers_of`` the outputs of ``network`` for ``x``; the arguments are those of ``predict``, and its."""
-    kind = as_likelihood(likelihood)
+    kind = likelihood_of(network, likelihood)
     outputs = predict(
         network, x, mode=mode, samples=samples, threshold=threshold, likelihood=kind,
         transform=lambda output: output, average=False, generator=torch.Generator().manual_seed(seed),
@@ -66,7 +67,8 @@ def answers_of(
     Classes: the averaged probability of each, ``confidence`` (the largest), ``entropy`` and
     ``mutual_information`` in nats, and the ``decision``: a class, or "doubt" where the confidence is below
     ``doubt``; with ``intervals``, where several networks are drawn, also a 95 % credible interval of each
-    probability, ``lower_`` and ``upper_``.
+    probability, ``lower_`` and ``upper_``. Several labels per row, each a yes or no, have such columns each:
+    ``p_yes_1``, ``decision_1``, ...
 
     Numbers: the ``mean`` of the response, a 95 % interval of a new observation (``lower``, ``upper``) and,
     where several networks are drawn, a 95 % credible interval of the mean (``mean_lower``, ``mean_upper``);
@@ -82,9 +84,17 @@ def answers_of(
         )
     if not likelihood.classes:
         return _numbers(outputs, likelihood, seed, in_units)
-    p = class_probabilities(likelihood.mean(outputs))
-    average, parts = p.mean(0), entropy_parts(p)
+    draws_of_means = likelihood.mean(outputs)
+    if isinstance(likelihood, Bernoulli) and draws_of_means.shape[-1] > 1:
+        return _labels(draws_of_means, doubt, intervals, class_names)
+    p = class_probabilities(draws_of_means)
     names = [str(c) for c in range(p.shape[-1])] if class_names is None else [str(n) for n in class_names]
+    return _classes(p, doubt, intervals, names)
+
+
+def _classes(p: Tensor, doubt: float, intervals: bool, names: Sequence[str]) -> Answers:
+    """One of several classes per row, from probabilities [draws, n, classes]."""
+    average, parts = p.mean(0), entropy_parts(p)
     decided = metrics.decide(average, doubt).tolist()
     table = {f"p_{name}": average[:, c].numpy() for c, name in enumerate(names)}
     if intervals and len(p) > 1:
@@ -95,6 +105,16 @@ def answers_of(
     table["mutual_information"] = parts.mutual_information.numpy()
     doubted = _doubt_word(table)
     table["decision"] = np.array([doubted if c < 0 else names[c] for c in decided], dtype=np.str_)
+    return table
+
+
+def _labels(draws: Tensor, doubt: float, intervals: bool, names: Sequence[str] | None) -> Answers:
+    """Several labels per row, each a yes or no of its own: their columns side by side, numbered or named."""
+    labels = [str(k + 1) for k in range(draws.shape[-1])] if names is None else [str(n) for n in names]
+    table: Answers = {}
+    for k, label in enumerate(labels):
+        of_label = _classes(class_probabilities(draws[..., k : k + 1]), doubt, intervals, ("no", "yes"))
+        table |= {f"{column}_{label}": values for column, values in of_label.items() if "_no" not in column}
     return table
 
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Dataset
-from ..inference.likelihoods import as_likelihood
 from ..prediction import metrics
 from ..prediction.predict import predict
 from ..prediction.uncertainty import class_probabilities, entropy_parts
@@ -49,7 +48,7 @@ class Seen:
             threshold=self.threshold,
             average=False,
             generator=generator,
-            transform=as_likelihood(self.dataset.likelihood).mean,
+            likelihood=self.dataset.likelihood,
         )
         return class_probabilities(p)
 

@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from .._util.files import write_json
 from .._util.lock import folder_lock
 from ..data import Dataset
-from ..inference.elbo import bayesian_layers
 from ..inference.likelihoods import Likelihood, as_likelihood
+from ..nn.layer import bayesian_layers
 from ..nn.modes import WeightMode
 from ..prediction import metrics
-from ..prediction.predict import density, log_prob_draws, predict, predict_interval
+from ..prediction.predict import log_prob_draws, predict, predict_interval
+from ..structure.density import density
 from ..structure.histogram import InclusionCounts
 from ..structure.paths import chain, has_indicators, inclusion_of_weights, layer_structure, structure_of
 from .baseline import constant_figures

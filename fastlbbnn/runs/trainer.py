@@ -21,13 +21,13 @@ from .._util import subnormals as _subnormals
 from .._util.files import remove_temporary_files, write_json
 from .._util.lock import folder_lock
 from ..data import Dataset
-from ..inference.elbo import bayesian_layers, elbo
+from ..inference.elbo import elbo
 from ..inference.likelihoods import negative_log_likelihood
 from ..inference.optim import Adam, param_groups
 from ..machine.describe import versions
-from ..nn.layer import KINDS
+from ..nn.layer import KINDS, bayesian_layers
 from ..nn.modes import WeightMode, weights
-from ..prediction.predict import density
+from ..structure.density import density
 from .checkpoint import Checkpoint, CheckpointClock, load_network, save_checkpoint, save_network
 from .evaluate import evaluate_networks
 from .methods import find_method

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from fastlbbnn.cli import app
 from fastlbbnn.data import Source
-from fastlbbnn.inference.elbo import bayesian_layers
+from fastlbbnn.nn.layer import bayesian_layers
 from fastlbbnn.runs import load_run
 from fastlbbnn.runs.checkpoint import save_network
 from fastlbbnn.sparse import read_artifact
@@ -79,7 +79,7 @@ def test_a_csv_file_with_its_own_target_and_standardised_features(tmp_path):
 
     raw = Source(str(path), options={"target": "outcome", "ignore": ["id"]}).load().x_train.double()
     scaled = ((10.0 + 5.0 * x.double()) - raw.mean(0)) / raw.std(0, correction=0)
-    p = predict(load_run(tmp_path / "run").model(), scaled.float(), mode="mean")
+    p = predict(load_run(tmp_path / "run").model(), scaled.float(), mode="mean", likelihood="categorical")
     got = np.array([[row[f"p_{c}"] for c in "abc"] for row in rows])
     # Both go through float32 features of size 1: a few units in their last place.
     assert got == pytest.approx(p.numpy(), abs=1e-5)
@@ -107,7 +107,10 @@ def test_predictions_need_the_run_folder_alone(tmp_path):
     from fastlbbnn.runs import load_run
 
     x = torch.tensor([[float(v) for v in row[:16]] for row in list(csv.reader(new.open()))[1:]])
-    p = predict(load_run(run).model(), torch.from_numpy(whole.preparation.inputs(x.numpy())), mode="mean")
+    p = predict(
+        load_run(run).model(), torch.from_numpy(whole.preparation.inputs(x.numpy())), mode="mean",
+        likelihood="categorical",
+    )  # fmt: skip
     got = np.array([[row[f"p_{c}"] for c in range(3)] for row in before])
     assert got == pytest.approx(p.numpy(), abs=1e-6)
     write_rows(path, noise=100.0)

@@ -58,7 +58,9 @@ def test_probabilities_have_intervals_of_the_draws():
     network, x = MLP(3, 4, 3), torch.rand(5, 3)
     table = answers.answer(network, x, "categorical", samples=60, seed=7, intervals=True)
     generator = torch.Generator().manual_seed(7)
-    draws = fastlbbnn.predict(network, x, samples=60, average=False, generator=generator)
+    draws = fastlbbnn.predict(
+        network, x, samples=60, average=False, generator=generator, likelihood="categorical"
+    )
     for c in range(3):
         ends = torch.quantile(draws[..., c], torch.tensor([0.025, 0.975]), dim=0)
         for name, expected in zip((f"lower_{c}", f"upper_{c}"), ends):

@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from fastlbbnn._util.files import write_json
 from fastlbbnn.data import Dataset, Preparation
-from fastlbbnn.inference.elbo import bayesian_layers
 from fastlbbnn.nn import expand_samples, weights
+from fastlbbnn.nn.layer import bayesian_layers
 from fastlbbnn.runs import RECIPES, Recipe, Stage, find_recipe, load_run, train
 from fastlbbnn.runs import trainer as trainer_module
 from fastlbbnn.runs.checkpoint import CheckpointClock, load_network, save_network
