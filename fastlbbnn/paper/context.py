@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Dataset, load
-from ..inference.likelihoods import as_likelihood
 from ..prediction.predict import predict
 from ..prediction.uncertainty import class_probabilities
 from ..runs import Run, load_run
@@ -122,7 +121,7 @@ class Context:
             p = predict(
                 network, x, mode=prediction.mode, samples=samples, average=False,
                 threshold=resolve_threshold(network),
-                transform=as_likelihood(dataset.likelihood).mean,
+                likelihood=dataset.likelihood,
                 generator=torch.Generator().manual_seed(self.settings.first_seed),
             )  # fmt: skip
         return class_probabilities(p)

@@ -82,7 +82,7 @@ def foreign_entropies(ctx: Context) -> Part:
                 if series:
                     title = f"trained on {dataset_label(name)}, shown {dataset_label(other)}"
                     panels[title] = series
-                    classes = ctx.dataset(name).classes or 0
+                    classes = ctx.dataset(name).n_classes or 0
             if panels:
                 kind = "after-post-training" if after else "trained"
                 drawing = plots.entropy_ecdfs(panels, classes=classes)

@@ -272,7 +272,7 @@ def pruning(ctx: Context) -> Part:
                 try:
                     if density < 1.0:
                         prune(network, density)
-                    p = predict(network, dataset.x_test, mode="mean")
+                    p = predict(network, dataset.x_test, mode="mean", likelihood=dataset.likelihood)
                     accuracy = metrics.accuracy(p, dataset.y_test)
                 except ValueError:  # so few neurons cannot be left
                     accuracy = None

@@ -216,7 +216,10 @@ def _drawn(done: Path, path: str, draws: int) -> torch.Tensor:
     """Class probabilities of the test rows by the run on columns, [draws, n, classes], without the page."""
     network = load_run(done / "runs/columns/LBBNN-GP-MF/paper/seed-0").model("trained")
     generator = torch.Generator().manual_seed(0)
-    return predict(network, load(path).x_test, samples=draws, average=False, generator=generator)
+    return predict(
+        network, load(path).x_test, samples=draws, average=False, likelihood="categorical",
+        generator=generator,
+    )
 
 
 def test_out_of_domain(done, data, recipes):

@@ -206,10 +206,12 @@ def test_draws_have_the_posteriors_moments():
 
 def test_predict_averages_probabilities(small):
     x = inputs(10, 50)
-    torch.testing.assert_close(small.predict(x).sum(-1), torch.ones(10))
+    torch.testing.assert_close(small.predict(x, likelihood="categorical").sum(-1), torch.ones(10))
     g = lambda: torch.Generator().manual_seed(4)  # noqa: E731
-    every = small.predict(x, samples=6, average=False, generator=g())
-    torch.testing.assert_close(every.mean(0), small.predict(x, samples=6, generator=g()))
+    every = small.predict(x, samples=6, average=False, generator=g(), likelihood="categorical")
+    torch.testing.assert_close(every.mean(0), small.predict(
+        x, samples=6, generator=g(), likelihood="categorical"
+    ))
 
 
 def test_bad_draws_are_refused(small):

@@ -1,4 +1,4 @@
-"""select and export: from a trained network to a small one in a file."""
+"""select: from a trained network to a small one in a file."""
 
 from __future__ import annotations
 
@@ -7,36 +7,30 @@ from typing import Annotated, Any
 
 import typer
 
-from .app import app, print_json, table, use_threads
+from .._util.text_table import Column, text_table
+from ..reports.columns import LAYERS
+from .app import app, print_json, use_threads
 from .options import DataOption, Json, Network, Root, RunFolder, Seed, Threads, optional
-
-Artifact = Annotated[
-    Path,
-    typer.Argument(
-        metavar="ARTIFACT", help="A selected network: what `fastlbbnn select` wrote.", show_default=False
-    ),
-]
-
 
 @app.command(short_help="Write the sparse network of a run.")
 def select(
     folder: RunFolder,
     out: Annotated[
         Path | None,
-        optional("--out", "-o", metavar="ARTIFACT", help="By default RUN/selected.safetensors."),
+        optional("--out", "-o", metavar="ARTIFACT", help="File to write; by default RUN/selected.safetensors."),
     ] = None,
     threshold: Annotated[
         float | None,
         optional(help="Keep weights with an inclusion probability above this; 0.5 is the median model."),
     ] = None,
     criterion: Annotated[
-        str, typer.Option(help="median, most-probable, waic, dic or nll; see above.")
+        str, typer.Option(help="Criterion: median, most-probable, waic, dic or nll; see above.")
     ] = "median",
     samples: Annotated[int, typer.Option("--samples", "-R", min=2, help="Draws for a criterion.")] = 30,
-    rows: Annotated[int, typer.Option(min=1, help="Observations for a criterion, at most.")] = 10_000,
+    rows: Annotated[int, typer.Option(min=1, help="Most observations for a criterion.")] = 10_000,
     network: Network = "trained",
     means_only: Annotated[
-        bool, typer.Option("--means-only", help="Without the scales for sampled predictions: a smaller file.")
+        bool, typer.Option("--means-only", help="Leave out the scales for sampled predictions: a smaller file.")
     ] = False,
     seed: Seed = 0,
     threads: Threads = None,
@@ -75,13 +69,13 @@ def select(
             f"{run.method.name} has no inclusion probabilities to select weights by; select is for the LBBNN "
             "methods"
         )
-    model = run.model(network)
+    model, likelihood = run.load(network)
     tried: list[dict[str, Any]] = []
     used = criterion
     if criterion == "most-probable":
         model, used = _most_probable(model, seed)
     elif criterion != "median":
-        threshold, tried = _best(run, model, network, criterion, samples, rows, seed, data, root)
+        threshold, tried = _best(run, model, likelihood, criterion, samples, rows, seed, data, root)
     found = _select(model, 0.5 if threshold is None else threshold, not means_only)
     path = out if out is not None else folder / "selected.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +114,7 @@ def _most_probable(model: Any, seed: int) -> tuple[Any, str]:
 def _best(
     run: Any,
     model: Any,
-    network: str,
+    likelihood: Any,
     criterion: str,
     samples: int,
     rows: int,
@@ -130,7 +124,7 @@ def _best(
 ) -> tuple[float, list[dict[str, Any]]]:
     import torch
 
-    from ..data.source import dataset_of
+    from ..runs.data import dataset_of
     from ..structure.criteria import THRESHOLDS, best_threshold
     from ..structure.paths import connecting_threshold
 
@@ -158,7 +152,7 @@ def _best(
         y[kept],
         criterion,
         sorted({*THRESHOLDS, lowest}),
-        likelihood=run.likelihood(network),
+        likelihood=likelihood,
         samples=samples,
         generator=generator,
     )
@@ -177,27 +171,19 @@ def _best(
 def _show(found: dict[str, Any]) -> None:
     if found["tried"]:
         columns = {
-            "threshold": ("threshold", "{:g}".format),
-            "density": ("density", "{:.4f}".format),
-            "criterion": (found["criterion"], "{:.6g}".format),
-            "effective_parameters": ("effective parameters", "{:.1f}".format),
+            "threshold": Column("threshold", "{:g}".format),
+            "density": Column("density", "{:.4f}".format),
+            "criterion": Column(found["criterion"], "{:.6g}".format),
+            "effective_parameters": Column("effective parameters", "{:.1f}".format),
         }
-        typer.echo(table(found["tried"], columns) + "\n")
+        typer.echo(text_table(found["tried"], columns) + "\n")
     if found["threshold"] != found["asked"]:
         typer.echo(
             f"no path has all its weights above {found['asked']:g}; the closest threshold with one is "
             f"{found['threshold']:.6g}",
             err=True,
         )
-    columns = {
-        "layer": ("layer", str),
-        "weights": ("weights", "{:,}".format),
-        "mean_inclusion": ("mean inclusion", "{:.4f}".format),
-        "kept": ("kept", "{:,}".format),
-        "active": ("on a path", "{:,}".format),
-        "active_density": ("share on a path", "{:.3g}".format),
-    }
-    typer.echo(table(found["layers"], columns))
+    typer.echo(text_table(found["layers"], LAYERS))
     typer.echo(
         f"\n{found['active']:,} of {found['weights']:,} weights ({100 * found['active_density']:.3g} %) and "
         f"{found['used_inputs']:,} of {found['inputs']:,} inputs at threshold {found['threshold']:.6g}\n"
@@ -234,47 +220,3 @@ def _select(model: Any, threshold: float, posterior: bool) -> dict[str, Any]:
         "used_inputs": int(structure.used_inputs.sum()),
         "inputs": structure.used_inputs.numel(),
     }
-
-
-@app.command(short_help="Write a sparse network as C or ONNX.")
-def export(
-    artifact: Artifact,
-    c: Annotated[
-        Path | None,
-        typer.Option("--c", metavar="DIR", help="Write C99 source and header to this directory."),
-    ] = None,
-    onnx: Annotated[
-        Path | None,
-        typer.Option("--onnx", metavar="FILE", help="Write an ONNX model to this file."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        optional(metavar="NAME", help="Of the C functions and files; by default that of the artifact."),
-    ] = None,
-) -> None:
-    """Write a selected network in another format, at its mean weights.
-
-    \b
-    Select:       fastlbbnn select runs/digits -o digits.safetensors
-    In Python:    fastlbbnn.select(model).save("digits.safetensors")
-    Then:         fastlbbnn export digits.safetensors --c firmware/src
-                  fastlbbnn export digits.safetensors --onnx digits.onnx
-
-    The C source needs no library: digits_predict(x, y) computes the outputs.
-    """
-    if c is None and onnx is None:
-        raise typer.BadParameter("nothing to write; give --c DIR, --onnx FILE, or both")
-    if name is not None and c is None:
-        raise typer.BadParameter("--name is for the C source; give --c DIR, too")
-    from ..sparse.artifact import read_artifact
-
-    network = read_artifact(artifact)
-    if c is not None:
-        from ..sparse.export.c import export_c
-
-        source, header = export_c(network, c, name=artifact.stem if name is None else name)
-        typer.echo(f"wrote {source}\nwrote {header}")
-    if onnx is not None:
-        from ..sparse.export.onnx import export_onnx
-
-        typer.echo(f"wrote {export_onnx(network, onnx)}")
