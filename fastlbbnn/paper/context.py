@@ -95,10 +95,10 @@ class Context:
                 found.append({**_about(job), **row})
         return found
 
-    def layer_rows(self, stage: str = "trained") -> list[Row]:
+    def layer_rows(self, network: str = "trained") -> list[Row]:
         found = []
         for job in self.done:
-            found += [{**_about(job), **row} for row in self.results(job).layers if row["stage"] == stage]
+            found += [{**_about(job), **row} for row in self.results(job).layers if row["network"] == network]
         return found
 
     def timings(self) -> list[Row]:
