@@ -6,7 +6,6 @@ A ratio is taken within a round, and the median over the rounds is reported.
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -148,12 +147,3 @@ def parse_sizes(text: str) -> list[int]:
         raise ValueError(f"{text!r}: expected sizes such as 784-400-600-10, inputs first, outputs last")
     return sizes
 
-
-def machine() -> str:
-    name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            name = next((line.split(":", 1)[1].strip() for line in file if "model name" in line), name)
-    except OSError:
-        pass
-    return f"{name}, torch {torch.__version__}"

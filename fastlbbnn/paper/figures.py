@@ -31,10 +31,10 @@ def image(ctx: Context, path: Any, caption: str) -> str:
 def histograms(ctx: Context) -> Part:
     text, files = [], []
     for recipe in ctx.recipes:
-        columns: dict[str, list[Tensor]] = {}
+        columns: dict[str, list[Tensor | InclusionCounts]] = {}
         for dataset in ctx.datasets:
-            for job, run in ctx.first(dataset, recipe):
-                layers = [row for row in run.results["layers"] if row["stage"] == "trained"]
+            for job in ctx.first_jobs(dataset, recipe):
+                layers = [row for row in ctx.results(job).layers if row["stage"] == "trained"]
                 if job.recipe != recipe or not all("inclusion_counts" in row for row in layers):
                     continue
                 columns[f"{job.method}, {job.dataset_name}"] = [
@@ -82,7 +82,7 @@ def foreign_entropies(ctx: Context) -> Part:
                 if series:
                     title = f"trained on {dataset_label(name)}, shown {dataset_label(other)}"
                     panels[title] = series
-                    classes = ctx.dataset(name).classes or 0
+                    classes = ctx.dataset(name).n_classes or 0
             if panels:
                 kind = "after-post-training" if after else "trained"
                 drawing = plots.entropy_ecdfs(panels, classes=classes)

@@ -192,6 +192,28 @@ def predict_interval(
     return Interval(*torch.cat(results, dim=1))
 
 
+@torch.no_grad()
+def response_interval(
+    outputs: Tensor,
+    likelihood: Likelihood,
+    level: float,
+    *,
+    responses: int = 1000,
+    batch_size: int = 1000,
+    generator: torch.Generator | None = None,
+) -> Interval:
+    """The predictive interval of ``predict_interval`` from outputs ``[draws, n, ...]`` that are there already."""
+    repeats, tail = -(-responses // len(outputs)), 0.5 * (1.0 - level)
+    noise = torch.Generator(device=outputs.device)
+    noise.manual_seed(int(torch.randint(0, 2**62, (), generator=generator)))
+    drawn = likelihood.draw(len(outputs) * repeats, noise)
+    parts = []
+    for some in outputs.split(batch_size, 1):
+        values = drawn.sample(some.repeat_interleave(repeats, 0), noise)
+        parts.append(torch.stack((likelihood.mean(some).mean(0), *quantiles(values, (tail, 1.0 - tail)))))
+    return Interval(*torch.cat(parts, dim=1))
+
+
 def quantiles(values: Tensor, at: tuple[float, ...]) -> list[Tensor]:
     """Of the first axis, linear between neighbours; torch.quantile, without its limit on the size."""
     ordered = values.sort(0).values

@@ -35,8 +35,7 @@ NETWORKS = {
 
 def formats_of(small: SparseModel) -> list[str | None]:
     """None (by plan), and every format that all layers can have."""
-    planner = small._planner
-    names = [planner.candidates(i) for i in range(len(small.network.layers))]
+    names = [small.candidates(i) for i in range(len(small.network.layers))]
     return [None, *(f for f in ("dense", "csr", "bsr") if all(f in n for n in names))]
 
 

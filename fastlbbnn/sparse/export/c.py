@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._util.files import replace_file
-from ..formats import SparseLayer, SparseNetwork
+from ..network import SparseLayer, SparseNetwork
 from .naming import checked_network, layers_with_effect
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..check import check_network
-from ..formats import SparseLayer, SparseNetwork
+from ..network import SparseLayer, SparseNetwork
 
 
 def checked_network(network: object) -> SparseNetwork:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..._util.files import replace_file
-from ..formats import SparseNetwork
+from ..network import SparseNetwork
 from .naming import checked_network, layers_with_effect
 
 if TYPE_CHECKING:
