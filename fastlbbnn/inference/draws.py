@@ -51,19 +51,19 @@ def used_repeatedly(layers: Sequence[BayesianLayer]) -> Iterator[None]:
     An update there takes a parameter's only gradient; passes that share parameters have one each, and a view
     adds them up first.
     """
-    held: list[tuple[dict[str, Any], str, Tensor]] = []
+    held: list[tuple[dict[str, Any], str, nn.Parameter]] = []
     for layer in layers:
         for module in layer.modules():
             for name, p in module._parameters.items():
                 if p is not None and p.requires_grad:
                     held.append((module._parameters, name, p))
     try:
-        for parameters, name, p in held:
-            parameters[name] = p.view_as(p)
+        for own, name, parameter in held:
+            own[name] = parameter.view_as(parameter)
         yield
     finally:
-        for parameters, name, p in held:
-            parameters[name] = p
+        for own, name, parameter in held:
+            own[name] = parameter
 
 
 def call(model: nn.Module, x: Any) -> Any:

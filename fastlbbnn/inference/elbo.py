@@ -215,7 +215,7 @@ def _draw_after_draw(
     mode: WeightMode | str | None,
     kl: Literal["closed", "sampled"],
     generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Any, Tensor, Tensor]:
     """Outputs [samples, ...], the mean negative log-likelihood and the mean KL."""
     outputs, nlls, totals = [], [], []
     with used_repeatedly(layers):
