@@ -13,13 +13,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..inference.elbo import bayesian_layers
 from ..inference.likelihoods import Likelihood
 from ..nn.inclusion import MeanField, RandomLogits
+from ..nn.layer import bayesian_layers
 from ..nn.linear import _CERTAIN, BayesianLinear
 from ..nn.modes import WeightMode
 from ..prediction.metrics import nll_of_draws
-from ..prediction.predict import density, log_prob_draws
+from ..prediction.predict import log_prob_draws
+from ..structure.density import density
 from .most_probable import most_probable_signs
 from .paths import connecting_threshold, is_connected
 
@@ -87,7 +88,7 @@ def criterion_of(
     *,
     mode: WeightMode | str = WeightMode.MEDIAN,
     threshold: float = 0.5,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     samples: int = 100,
     batch_size: int = 1000,
     generator: torch.Generator | None = None,
@@ -136,7 +137,7 @@ def best_threshold(
     criterion: CriterionName = "waic",
     grid: Sequence[float] = THRESHOLDS,
     *,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     samples: int = 100,
     batch_size: int = 1000,
     generator: torch.Generator | None = None,

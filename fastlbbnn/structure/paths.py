@@ -63,8 +63,9 @@ def chain(
 
 def _flat(module: nn.Module) -> Iterator[nn.Module]:
     if isinstance(module, nn.Sequential):
-        for child in module:
-            yield from _flat(child)
+        for name, child in module._modules.items():
+            if name != "likelihood":  # what it states, not what it computes
+                yield from _flat(child)
     else:
         yield module
 

@@ -66,7 +66,7 @@ def test_weights_above_the_threshold_are_kept(threshold):
         nn.init.normal_(layer.omega, std=4.0)
     small = fastlbbnn.select(model, threshold)
     x = inputs(30, 20)
-    expected = fastlbbnn.predict(model, x, mode="median-mean", threshold=threshold)
+    expected = fastlbbnn.predict(model, x, mode="median-mean", threshold=threshold, likelihood="categorical")
     torch.testing.assert_close(small.predict(x, likelihood="categorical"), expected, rtol=1e-5, atol=1e-6)
     if threshold == 0.0:
         assert small.nnz == 20 * 15 + 15 * 4

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from fastlbbnn.data import Dataset, Preparation
-from fastlbbnn.runs import Recipe, Run, Stage, load_run, train
-from fastlbbnn.runs.evaluate import evaluate_run
+from fastlbbnn.runs import Recipe, Run, Stage, train
 
 #: 4 x 4 images of 3 classes: class c has the pixels of column c bright.
 SHAPE, CLASSES = (4, 4), 3
@@ -70,11 +69,13 @@ def quick_recipe(method: str, psi: float = 0.4) -> Recipe:
     return Recipe(method, "quick", tuple(stages), hidden=(8,), batch=40, options=options)
 
 
-def make_run(folder: Path, method: str = "LBBNN-GP-MF", likelihood: str = "categorical") -> Run:
-    dataset = make_dataset(likelihood)
+def make_run(
+    folder: Path,
+    method: str = "LBBNN-GP-MF",
+    likelihood: str = "categorical",
+    dataset: Dataset | None = None,
+) -> Run:
+    dataset = make_dataset(likelihood) if dataset is None else dataset
     # Numbers say less about the weights than classes: a weaker prior keeps the median model connected.
     recipe = quick_recipe(method, psi=0.4 if dataset.n_classes else 0.8)
-    train(method, dataset, recipe, out=folder, progress=False)
-    run = load_run(folder)
-    evaluate_run(run, dataset, samples=4)
-    return run
+    return train(method, dataset, recipe, out=folder, evaluate=4, progress=False)

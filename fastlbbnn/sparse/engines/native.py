@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..._util.build_notes import REBUILD, why_not_built
+
 LIBRARY = "_sparse.so"
 VERSION = 3
-
-REBUILD = (
-    "install a C++17 compiler and, in fastlbbnn's sources, run: pip install --no-build-isolation "
-    "--force-reinstall --no-deps . (or: make build)"
-)
 
 #: Function -> result and arguments.
 Signatures = Mapping[str, tuple[Any, tuple[Any, ...]]]
@@ -84,7 +81,7 @@ def open_library(path: Path, signatures: Signatures, version_function: str, vers
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
     path = package_file(LIBRARY)
     if not path.exists():
-        return None, f"the library of selected networks was not built ({LIBRARY} is missing): {REBUILD}"
+        return None, f"the library of selected networks was not built: {why_not_built(path)} Then {REBUILD}"
     try:
         return open_library(path, _SIGNATURES, "fl_sparse_version", VERSION), None
     except OSError as error:

@@ -1,0 +1,121 @@
+"""A run's network with what it needs to answer: the rows' preparation, the likelihood, names of classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..inference.likelihoods import Likelihood
+from ..nn.modes import WeightMode
+from ..prediction.predict import predict
+from ..structure.paths import resolve_threshold
+from .run import Run
+
+_MEDIAN = (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN)
+
+
+class TrainedModel:
+    """What ``fastlbbnn.load`` gives for a run folder."""
+
+    def __init__(self, run: Run, network: str = "trained") -> None:
+        self.run, self.network_name = run, network
+        self.module, self.likelihood = run.load(network)
+        self.preparation = run.preparation
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return self.preparation.target.class_names
+
+    @property
+    def dataset_name(self) -> str | None:
+        return self.run.config["dataset"]
+
+    @property
+    def has_median_model(self) -> bool:
+        """Whether the method keeps some weights and drops others, by probabilities or by a rule of its own."""
+        return any(p.gamma in ("MED", "PRN") for p in self.run.method.predictions)
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether the median model is that of a threshold on inclusion probabilities."""
+        return any(p.gamma == "MED" for p in self.run.method.predictions)
+
+    @property
+    def default_mode(self) -> WeightMode:
+        """The means of the median model, which is what a selected file computes; else of all weights."""
+        return WeightMode.MEDIAN_MEAN if self.has_median_model else WeightMode.MEAN
+
+    @property
+    def drawing_mode(self) -> WeightMode:
+        """The same with draws of the weights."""
+        return WeightMode.MEDIAN if self.has_median_model else WeightMode.SAMPLED
+
+    def check_mode(self, mode: WeightMode) -> None:
+        """ValueError for a mode that the method does not have."""
+        if mode in _MEDIAN and not self.has_median_model:
+            raise ValueError(
+                f"{mode.value}: {self.run.method.name} has no median model; expected sampled or mean"
+            )
+
+    def resolve(self, mode: WeightMode, threshold: float | None) -> float:
+        """The threshold that ``mode`` uses: the closest one below that leaves a path."""
+        if threshold is not None and not self.has_threshold:
+            raise ValueError(
+                f"{threshold}: {self.run.method.name} prunes by a rule of its own and has no inclusion "
+                "probabilities"
+            )
+        wanted = 0.5 if threshold is None else threshold
+        return resolve_threshold(self.module, wanted) if mode in _MEDIAN else wanted
+
+    def outputs(
+        self, inputs: NDArray[np.float32], *, mode: WeightMode, samples: int, threshold: float, seed: int
+    ) -> Tensor:
+        """The network's outputs ``[draws, n, ...]`` for prepared rows."""
+        return predict(
+            self.module, torch.from_numpy(inputs), mode=mode, samples=samples, threshold=threshold,
+            likelihood=self.likelihood, transform=lambda output: output, average=False,
+            generator=torch.Generator().manual_seed(seed),
+        )  # fmt: skip
+
+    def predict(
+        self,
+        rows: Any,
+        *,
+        mode: WeightMode | str | None = None,
+        samples: int = 10,
+        threshold: float | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """Answers for raw rows: class probabilities, or means in the units of the data.
+
+        Args:
+            rows: an array, columns by name, a list of mappings or a frame (``Preparation.inputs``); a tensor
+                gives a tensor, all else an array.
+            mode: what stands in for the weights; by default the means of the median model, as in a selected
+                file. "sampled" averages over structures and weights.
+            samples: draws to average, in modes that draw.
+            threshold: inclusion probability above which the median model keeps a weight; by default 0.5.
+            seed: seed of the draws.
+        """
+        used = self.default_mode if mode is None else WeightMode(mode)
+        self.check_mode(used)
+        is_tensor = isinstance(rows, Tensor)
+        inputs = self.preparation.inputs(rows.detach().cpu().numpy() if is_tensor else rows)
+        outputs = self.outputs(
+            inputs, mode=used, samples=samples, threshold=self.resolve(used, threshold), seed=seed
+        )
+        answers = self.preparation.in_units(mean_response(self.likelihood, outputs))
+        return answers if is_tensor else answers.numpy()
+
+    def __repr__(self) -> str:
+        sizes = "-".join(map(str, self.run.config["sizes"]))
+        return f"TrainedModel({str(self.run.folder)!r}, {self.run.config['method']} {sizes}, {self.network_name!r})"
+
+
+def mean_response(likelihood: Likelihood, outputs: Tensor) -> Tensor:
+    """Of outputs ``[draws, n, ...]``: class probabilities or means, averaged over the draws."""
+    return likelihood.mean(outputs).mean(0)
