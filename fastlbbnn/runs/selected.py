@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.preparation import Preparation
-from ..inference.likelihoods import Likelihood, as_likelihood
+from ..inference.likelihoods import Likelihood
 from ..nn.modes import WeightMode
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class SelectedModel:
 
     @property
     def likelihood(self) -> Likelihood:
-        return as_likelihood(self.model.likelihood)
+        if self.model.likelihood is None:
+            raise ValueError("the file does not say its likelihood; select the network from its run again")
+        return Likelihood.from_config(self.model.likelihood)
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -67,8 +69,8 @@ class SelectedModel:
         """The network's outputs ``[draws, n, ...]``, with the noise that its run would draw."""
         x = torch.from_numpy(inputs)
         if mode is WeightMode.MEDIAN_MEAN:
-            return self.model(x)[None]
+            return self.model.forward(x)[None]
         # The same steps as in ``fastlbbnn.predict``, from the generator to the seeds.
         generator = torch.Generator().manual_seed(seed)
         source = torch.Generator().manual_seed(int(torch.randint(0, 2**62, (), generator=generator)))
-        return self.model.sample(x, samples, generator=source)
+        return self.model.draw(samples, generator=source).forward(x)
