@@ -69,13 +69,13 @@ def select(
             f"{run.method.name} has no inclusion probabilities to select weights by; select is for the LBBNN "
             "methods"
         )
-    model, likelihood = run.load(network)
+    model = run.model(network)
     tried: list[dict[str, Any]] = []
     used = criterion
     if criterion == "most-probable":
         model, used = _most_probable(model, seed)
     elif criterion != "median":
-        threshold, tried = _best(run, model, likelihood, criterion, samples, rows, seed, data, root)
+        threshold, tried = _best(run, model, criterion, samples, rows, seed, data, root)
     found = _select(model, 0.5 if threshold is None else threshold, not means_only)
     path = out if out is not None else folder / "selected.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,6 @@ def _most_probable(model: Any, seed: int) -> tuple[Any, str]:
 def _best(
     run: Any,
     model: Any,
-    likelihood: Any,
     criterion: str,
     samples: int,
     rows: int,
@@ -152,7 +151,6 @@ def _best(
         y[kept],
         criterion,
         sorted({*THRESHOLDS, lowest}),
-        likelihood=likelihood,
         samples=samples,
         generator=generator,
     )

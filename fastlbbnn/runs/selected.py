@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.preparation import Preparation
-from ..inference.likelihoods import Likelihood, as_likelihood
+from ..inference.likelihoods import Likelihood
 from ..nn.modes import WeightMode
 
 if TYPE_CHECKING:
@@ -30,11 +30,19 @@ class SelectedModel:
 
     @property
     def preparation(self) -> Preparation:
-        return self.model.preparation
+        """How rows are prepared; inputs as they are, where the file says nothing."""
+        known = self.model.preparation
+        return Preparation.as_is(self.model.in_features) if known is None else known
 
     @property
     def likelihood(self) -> Likelihood:
-        return as_likelihood(self.model.likelihood)
+        config = self.model.likelihood
+        if config is None:
+            raise ValueError(
+                "the file does not say what its network's outputs mean; select it again from its run, or with "
+                "fastlbbnn.select(model, likelihood=...)"
+            )
+        return Likelihood.from_config(config)
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -67,7 +75,7 @@ class SelectedModel:
         """The network's outputs ``[draws, n, ...]``, with the noise that its run would draw."""
         x = torch.from_numpy(inputs)
         if mode is WeightMode.MEDIAN_MEAN:
-            return self.model(x)[None]
+            return self.model.forward(x)[None]
         # The same steps as in ``fastlbbnn.predict``, from the generator to the seeds.
         generator = torch.Generator().manual_seed(seed)
         source = torch.Generator().manual_seed(int(torch.randint(0, 2**62, (), generator=generator)))

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..inference.likelihoods import Likelihood
+from ..inference.likelihoods import likelihood_of
 from ..nn.modes import WeightMode
 from ..prediction.predict import predict
 from ..structure.paths import resolve_threshold
@@ -23,7 +23,8 @@ class TrainedModel:
 
     def __init__(self, run: Run, network: str = "trained") -> None:
         self.run, self.network_name = run, network
-        self.module, self.likelihood = run.load(network)
+        self.module = run.model(network)
+        self.likelihood = likelihood_of(self.module)
         self.preparation = run.preparation
 
     @property
@@ -77,7 +78,7 @@ class TrainedModel:
         """The network's outputs ``[draws, n, ...]`` for prepared rows."""
         return predict(
             self.module, torch.from_numpy(inputs), mode=mode, samples=samples, threshold=threshold,
-            likelihood=self.likelihood, transform=lambda output: output, average=False,
+            transform=lambda output: output, average=False,
             generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
 
@@ -108,14 +109,10 @@ class TrainedModel:
         outputs = self.outputs(
             inputs, mode=used, samples=samples, threshold=self.resolve(used, threshold), seed=seed
         )
-        answers = self.preparation.in_units(mean_response(self.likelihood, outputs))
+        answers = self.preparation.in_units(self.likelihood.mean(outputs).mean(0))
         return answers if is_tensor else answers.numpy()
 
     def __repr__(self) -> str:
         sizes = "-".join(map(str, self.run.config["sizes"]))
         return f"TrainedModel({str(self.run.folder)!r}, {self.run.config['method']} {sizes}, {self.network_name!r})"
 
-
-def mean_response(likelihood: Likelihood, outputs: Tensor) -> Tensor:
-    """Of outputs ``[draws, n, ...]``: class probabilities or means, averaged over the draws."""
-    return likelihood.mean(outputs).mean(0)
