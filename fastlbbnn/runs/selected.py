@@ -79,4 +79,4 @@ class SelectedModel:
         # The same steps as in ``fastlbbnn.predict``, from the generator to the seeds.
         generator = torch.Generator().manual_seed(seed)
         source = torch.Generator().manual_seed(int(torch.randint(0, 2**62, (), generator=generator)))
-        return self.model.sample(x, samples, generator=source)
+        return self.model.draw(samples, generator=source).forward(x)
