@@ -51,10 +51,13 @@ def select(
                 waic, dic      the threshold with the best information criterion on training rows
                 nll            the threshold with the best likelihood of rows held out (--validation)
 
-    A threshold that leaves no path from an input to an output would make a network of constants: the
-    closest one below with a path is used instead, and said.
+    The file takes raw rows: it holds their preparation, the names of classes and where it came from. A
+    threshold that leaves no path from an input to an output would make a network of constants: the closest
+    one below with a path is used instead, and said.
     """
     from ..runs import load_run
+    from ..runs.data import dataset_of
+    from ..runs.selecting import CRITERIA, select_run
 
     if threshold is not None and not 0.0 <= threshold < 1.0:
         raise typer.BadParameter(f"{threshold}: expected a probability in [0, 1)", param_hint="--threshold")
@@ -64,108 +67,20 @@ def select(
         raise typer.BadParameter(f"--threshold or --criterion {criterion}: give one of them")
     use_threads(threads)
     run = load_run(folder)
-    if not any(p.gamma == "MED" for p in run.method.predictions):
-        raise ValueError(
-            f"{run.method.name} has no inclusion probabilities to select weights by; select is for the LBBNN "
-            "methods"
-        )
-    model, likelihood = run.load(network)
-    tried: list[dict[str, Any]] = []
-    used = criterion
-    if criterion == "most-probable":
-        model, used = _most_probable(model, seed)
-    elif criterion != "median":
-        threshold, tried = _best(run, model, likelihood, criterion, samples, rows, seed, data, root)
-    found = _select(model, 0.5 if threshold is None else threshold, not means_only)
+    model, found = select_run(
+        run, network=network, threshold=threshold, criterion=criterion, samples=samples, rows=rows, seed=seed,
+        posterior=not means_only, dataset=lambda: dataset_of(run, data, root),
+    )  # fmt: skip
     path = out if out is not None else folder / "selected.safetensors"
     path.parent.mkdir(parents=True, exist_ok=True)
-    found.pop("model").save(path)
-    found |= {"artifact": str(path), "bytes": path.stat().st_size, "network": network}
-    found |= {"criterion": used, "asked_criterion": criterion, "tried": tried}
+    model.save(path)
+    found |= {"artifact": str(path), "bytes": path.stat().st_size}
+    for note in found["notes"]:
+        typer.echo(note, err=True)
     if as_json:
         print_json(found)
     else:
         _show(found)
-
-
-#: Ways to choose a structure.
-CRITERIA = ("median", "most-probable", "waic", "dic", "nll")
-
-
-def _most_probable(model: Any, seed: int) -> tuple[Any, str]:
-    """The network with the structure, and the criterion that chose it."""
-    import torch
-
-    from ..structure.criteria import most_probable_model, with_structure
-    from ..structure.paths import is_connected
-
-    generator = torch.Generator().manual_seed(seed)
-    found = with_structure(model, most_probable_model(model, generator=generator).indicators)
-    if is_connected(found):
-        return found, "most-probable"
-    typer.echo(
-        "the most probable structure has no path from an input to an output, so that it would be a constant; "
-        "the median model instead",
-        err=True,
-    )
-    return model, "median"
-
-
-def _best(
-    run: Any,
-    model: Any,
-    likelihood: Any,
-    criterion: str,
-    samples: int,
-    rows: int,
-    seed: int,
-    data: str | None,
-    root: str | None,
-) -> tuple[float, list[dict[str, Any]]]:
-    import torch
-
-    from ..runs.data import dataset_of
-    from ..structure.criteria import THRESHOLDS, best_threshold
-    from ..structure.paths import connecting_threshold
-
-    dataset = dataset_of(run, data, root)
-    x, y = dataset.x_train, dataset.y_train
-    if criterion == "nll":
-        if dataset.held_out != "validation":
-            raise ValueError(
-                "--criterion nll chooses by rows that were held out, and this run has none but its test "
-                "rows; train with --validation SHARE, or use waic"
-            )
-        x, y = dataset.x_test, dataset.y_test
-    generator = torch.Generator().manual_seed(seed)
-    kept = torch.randperm(len(x), generator=generator)[:rows]
-    lowest = connecting_threshold(model, min(THRESHOLDS))
-    if lowest < min(THRESHOLDS):
-        typer.echo(
-            f"no path has all its weights above {min(THRESHOLDS):g}, the smallest threshold to compare; the "
-            f"closest with one is {lowest:.6g}",
-            err=True,
-        )
-    choice = best_threshold(
-        model,
-        x[kept],
-        y[kept],
-        criterion,
-        sorted({*THRESHOLDS, lowest}),
-        likelihood=likelihood,
-        samples=samples,
-        generator=generator,
-    )
-    tried = [
-        {
-            "threshold": row.threshold,
-            "density": row.density,
-            "criterion": row.criterion.value,
-            "effective_parameters": row.criterion.effective_parameters,
-        }
-        for row in choice.rows
-    ]
-    return choice.threshold, tried
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -177,46 +92,9 @@ def _show(found: dict[str, Any]) -> None:
             "effective_parameters": Column("effective parameters", "{:.1f}".format),
         }
         typer.echo(text_table(found["tried"], columns) + "\n")
-    if found["threshold"] != found["asked"]:
-        typer.echo(
-            f"no path has all its weights above {found['asked']:g}; the closest threshold with one is "
-            f"{found['threshold']:.6g}",
-            err=True,
-        )
     typer.echo(text_table(found["layers"], LAYERS))
     typer.echo(
         f"\n{found['active']:,} of {found['weights']:,} weights ({100 * found['active_density']:.3g} %) and "
         f"{found['used_inputs']:,} of {found['inputs']:,} inputs at threshold {found['threshold']:.6g}\n"
         f"wrote {found['artifact']} ({found['bytes'] / 1e3:.1f} kB)"
     )
-
-
-def _select(model: Any, threshold: float, posterior: bool) -> dict[str, Any]:
-    from ..sparse.compact import select as select_model
-    from ..structure.paths import resolve_threshold, structure_of
-
-    used = resolve_threshold(model, threshold, warn=False)
-    structure = structure_of(model, used)
-    if not structure.is_connected:
-        raise ValueError(
-            "no threshold connects an input to an output: every path has a weight of inclusion probability "
-            "0, so any selected network would be a constant; train with a weaker prior or for longer"
-        )
-    layers = [
-        {"layer": i + 1, "weights": s.weights, "mean_inclusion": s.mean_inclusion, "kept": s.kept,
-         "active": s.active, "active_density": s.active_density}
-        for i, s in enumerate(structure.layers)
-    ]  # fmt: skip
-    return {
-        "model": select_model(model, used, posterior=posterior),
-        "asked": threshold,
-        "threshold": used,
-        "layers": layers,
-        "weights": structure.weights,
-        "kept": structure.kept,
-        "active": structure.active,
-        "density": structure.density,
-        "active_density": structure.active_density,
-        "used_inputs": int(structure.used_inputs.sum()),
-        "inputs": structure.used_inputs.numel(),
-    }

@@ -12,7 +12,6 @@ from ..data import Dataset
 from ..nn.linear import BayesianLinear
 from ..prediction import metrics
 from ..prediction.predict import predict_interval
-from ..inference.likelihoods import Likelihood
 from ..runs import Run
 from ..runs.baseline import constant_warnings
 from ..runs.evaluate import evaluate_run, no_path_note
@@ -28,13 +27,13 @@ from .words import GAMMAS, NETWORKS, headline, notes_on, settings_rows, table_of
 def gather(run: Run, dataset: Dataset, *, other: Dataset | None, samples: int, seed: int) -> dict[str, Any]:
     """Everything that the page's template needs."""
     results = run.results or evaluate_run(run, dataset)
-    network, likelihood = run.load(run.networks[0])
+    network = run.model(run.networks[0])
     sections = [_predictions(results, dataset), _training(run), _structure(network, dataset)]
     if dataset.n_classes is not None:
         seen = Seen(run, network, dataset, samples, seed)
         sections += [calibration(seen), single(seen), wrong_rows(seen), foreign_rows(seen, other)]
     else:
-        sections.append(_numbers(network, likelihood, run, dataset, samples, seed))
+        sections.append(_numbers(network, run, dataset, samples, seed))
     sections.append(_settings(run))
     return {
         "title": f"{run.config['method']} on {dataset.name}",
@@ -173,9 +172,7 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
     return section
 
 
-def _numbers(
-    network: nn.Module, likelihood: Likelihood, run: Run, dataset: Dataset, samples: int, seed: int
-) -> Section:
+def _numbers(network: nn.Module, run: Run, dataset: Dataset, samples: int, seed: int) -> Section:
     """Regression and counts: predicted against observed."""
     found = predict_interval(
         network,
@@ -184,7 +181,6 @@ def _numbers(
         of="response",
         mode=run.method.predictions[0].mode,
         samples=samples,
-        likelihood=likelihood,
         generator=torch.Generator().manual_seed(seed),
     )
     mean, lower, upper = (dataset.in_units(values) for values in found)

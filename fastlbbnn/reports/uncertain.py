@@ -48,7 +48,6 @@ class Seen:
             threshold=self.threshold,
             average=False,
             generator=generator,
-            likelihood=self.dataset.likelihood,
         )
         return class_probabilities(p)
 

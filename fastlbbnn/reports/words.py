@@ -42,7 +42,7 @@ def settings_rows(run: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
     about = [
         ["method", run.config["method"]], ["data", run.config["dataset"]], ["recipe", recipe.name],
-        ["network", "-".join(map(str, run.config["sizes"]))], ["likelihood", run.config["likelihood"]],
+        ["network", "-".join(map(str, run.config["sizes"]))], ["likelihood", run.config["likelihood"]["name"]],
         ["batch", str(recipe.batch)], ["draws of the weights per step (M)", str(recipe.samples)],
         ["seed", str(run.config["seed"])], ["threads", str(run.config.get("threads", ""))],
         *([f"option {k}", str(v)] for k, v in recipe.options.items()),

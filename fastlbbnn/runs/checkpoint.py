@@ -27,7 +27,6 @@ from .._util.files import replace_file
 from .._util.typed import wrong_field
 
 _MODEL, _ADAM, _RANDOM, _PRUNING = "model.", "adam.", "random.", "pruning."
-_NOISE = "noise."
 
 #: What to do about a file that cannot be used.
 _REMEDY = "put back a copy of it, or train again (--restart, resume=False)"
@@ -72,23 +71,16 @@ def _read(path: Path, kind: str, remedy: str) -> tuple[dict[str, Tensor], dict[s
     return tensors, about
 
 
-def save_network(path: Path, network: nn.Module, noise: nn.Module | None = None, **about: Any) -> None:
-    """``noise``: a likelihood with parameters of its own, kept in the same file."""
-    tensors = dict(network.state_dict())
-    if noise is not None:
-        tensors |= {_NOISE + name: t for name, t in noise.state_dict().items()}
-    _write(path, tensors, {"kind": "network", **about})
+def save_network(path: Path, network: nn.Module, **about: Any) -> None:
+    """The network, with the parameters of the likelihood that it states."""
+    _write(path, network.state_dict(), {"kind": "network", **about})
 
 
-def load_network(path: Path, network: nn.Module, noise: nn.Module | None = None) -> dict[str, Any]:
-    """Fill ``network``, and ``noise`` if given; returns what was said about it."""
+def load_network(path: Path, network: nn.Module) -> dict[str, Any]:
+    """Fill ``network``; returns what was said about it."""
     tensors, about = _read(path, "network", _REMEDY)
     try:
-        network.load_state_dict({n: t for n, t in tensors.items() if not n.startswith(_NOISE)})
-        if noise is not None:
-            noise.load_state_dict(
-                {n.removeprefix(_NOISE): t for n, t in tensors.items() if n.startswith(_NOISE)}
-            )
+        network.load_state_dict(tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} does not fit the network that run.json describes: {reason}") from error

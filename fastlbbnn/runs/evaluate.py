@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from .._util.files import write_json
 from .._util.lock import folder_lock
 from ..data import Dataset
-from ..inference.likelihoods import Likelihood, as_likelihood
 from ..nn.layer import bayesian_layers
 from ..nn.modes import WeightMode
 from ..prediction import metrics
@@ -51,10 +50,8 @@ def evaluate_networks(run: Run, dataset: Dataset, *, samples: int = 10, seed: in
     rows: list[dict[str, Any]] = []
     layers: list[dict[str, Any]] = []
     for name in run.networks:
-        model, likelihood = run.load(name)
-        found = evaluate(
-            model, run.method, dataset, samples=samples, seed=seed, network=name, likelihood=likelihood
-        )
+        model = run.model(name)
+        found = evaluate(model, run.method, dataset, samples=samples, seed=seed, network=name)
         rows += [{"network": name, **row} for row in found]
         layers += [{"network": name, **r} for r in layer_rows(model, run.method.median_threshold(model))]
     results: Results = {
@@ -73,23 +70,21 @@ def evaluate(
     samples: int = 10,
     seed: int = 0,
     network: str = "trained",
-    likelihood: Likelihood | None = None,
 ) -> list[dict[str, Any]]:
     """One row per prediction and number of draws.
 
-    ``likelihood`` is the data's own unless it has learnt something (``Run.likelihood``).
+    The likelihood is the one that ``model`` states.
     In the ``network`` "post-median" only the selected model was trained on: the other predictions are left out.
 
     A median model without a path from an input to an output would be a constant: its rows are those of
     the nearest threshold that connects it, and say so ("threshold").
     """
-    likelihood = as_likelihood(dataset.likelihood) if likelihood is None else likelihood
     threshold = method.median_threshold(model)
     rows = []
     for prediction in method.predictions:
         if network == "post-median" and prediction.gamma not in ("MED", "PRN"):
             continue
-        rows += _rows_of(model, prediction, dataset, likelihood, samples, seed, threshold)
+        rows += _rows_of(model, prediction, dataset, samples, seed, threshold)
     return rows
 
 
@@ -111,13 +106,12 @@ def _rows_of(
     model: nn.Module,
     prediction: Prediction,
     dataset: Dataset,
-    likelihood: Likelihood,
     samples: int,
     seed: int,
     threshold: float,
 ) -> list[dict[str, Any]]:
     mode = prediction.mode
-    how = {"mode": mode, "samples": samples, "threshold": threshold, "likelihood": likelihood}
+    how = {"mode": mode, "samples": samples, "threshold": threshold}
     draws = predict(
         model, dataset.x_test, **how, average=False, generator=torch.Generator().manual_seed(seed)
     )
@@ -131,7 +125,7 @@ def _rows_of(
         single = {k: sum(f[k] for f in each) / len(each) for k in each[0] if not k.endswith("_at_095")}
         rows.append({**about, "R": 1, **single, "density": _density(model, prediction, threshold, 1)})
     averaged = _figures(draws.mean(0), dataset)
-    if not likelihood.classes:
+    if dataset.n_classes is None:
         averaged |= _figures_of_numbers(model, dataset, how, seed)
     rows.append({
         **about, "R": len(draws), **averaged, "density": _density(model, prediction, threshold, len(draws)),
@@ -142,7 +136,7 @@ def _rows_of(
 def _figures(p: Tensor, dataset: Dataset) -> dict[str, float]:
     """``p``: [n, outputs], probabilities, or means of the response."""
     y = dataset.y_test
-    if dataset.likelihood not in ("categorical", "bernoulli"):
+    if dataset.n_classes is None:
         return {"rmse": metrics.rmse(dataset.in_units(p), dataset.in_units(y))}
     sure = metrics.doubt_accuracy(p, y)
     return {

@@ -25,8 +25,7 @@ from .._util.files import read_json, replace_file
 from .._util.typed import wrong_field
 from ..data.preparation import Preparation
 from ..data.source import Source
-from ..inference.dispersion import GaussianDispersion
-from ..inference.likelihoods import LIKELIHOODS, Likelihood, as_likelihood
+from ..inference.likelihoods import LIKELIHOODS, Likelihood, set_likelihood
 from .checkpoint import load_network
 from .methods import Method, find_method
 from .recipe import Recipe
@@ -56,7 +55,8 @@ class RunConfig(TypedDict):
     seed: int
     #: Units of the network: inputs, hidden, outputs.
     sizes: list[int]
-    likelihood: str
+    #: What the outputs mean, as the run began (``Likelihood.to_config``).
+    likelihood: dict[str, Any]
     n_train: int
     versions: dict[str, Any]
     threads: int
@@ -128,9 +128,10 @@ class Run:
         return found  # type: ignore[return-value]
 
     def new_network(self) -> nn.Module:
-        """Untrained, with the recipe's options."""
+        """Untrained, with the recipe's options and the likelihood that the run began with."""
         try:
-            return self.method.build(self.config["sizes"], self.config["n_train"], **self.recipe.options)
+            network = self.method.build(self.config["sizes"], self.config["n_train"], **self.recipe.options)
+            return set_likelihood(network, Likelihood.from_config(self.config["likelihood"]))
         except (TypeError, ValueError, RuntimeError) as error:
             sizes = "-".join(map(str, self.config["sizes"]))
             raise ValueError(f"the network {sizes} of {self.folder} cannot be built: {error}") from error
@@ -141,34 +142,18 @@ class Run:
             torch.manual_seed(self.config["seed"])
             return self.new_network()
 
-    def new_noise(self) -> GaussianDispersion | None:
-        """The likelihood, untrained, where it has parameters of its own: a Gaussian's variance."""
-        if self.config["likelihood"] != "gaussian":
-            return None
-        return GaussianDispersion(n_values=self.config["n_train"] * self.config["sizes"][-1])
-
-    def likelihood(self, network: str = "trained") -> Likelihood:
-        """For ``predict`` and its like, with the noise that the network has learnt."""
-        return self.load(network)[1]
-
     def model(self, network: str = "trained") -> nn.Module:
-        """A saved network, in eval() mode."""
-        return self.load(network)[0]
-
-    def load(self, network: str = "trained") -> tuple[nn.Module, Likelihood]:
-        """A saved network in eval() mode, and its likelihood with the noise that it has learnt."""
+        """A saved network in eval() mode, with its likelihood and what that has learnt."""
         path = self.folder / f"{network}.safetensors"
         if not path.exists():
             has = ", ".join(self.networks) or "none yet"
             raise FileNotFoundError(f"{self.folder} has no network {network!r}; it has: {has}")
         self._check_size(path)
-        noise = self.new_noise()
         # Building draws initial values; whoever reads a run keeps their random state.
         with torch.random.fork_rng(devices=[]):
             model = self.new_network()
-        load_network(path, model, noise)
-        likelihood = as_likelihood(self.config["likelihood"]) if noise is None else noise
-        return model.eval(), likelihood
+        load_network(path, model)
+        return model.eval()
 
     def _check_size(self, path: Path) -> None:
         """A weight takes a byte at least: a damaged number must not ask for all the memory there is."""
@@ -213,8 +198,12 @@ def _check(config: dict[str, Any]) -> None:
             f"'sizes' are {config['sizes']} for {config['n_train']} rows, expected two positive numbers at "
             "least, and a row"
         )
-    if config["likelihood"] not in LIKELIHOODS:
-        raise ValueError(f"'likelihood' is {config['likelihood']!r}, expected one of {', '.join(LIKELIHOODS)}")
+    name, outputs = config["likelihood"].get("name"), config["likelihood"].get("outputs", 1)
+    if name not in LIKELIHOODS or outputs not in (1, config["sizes"][-1]):
+        raise ValueError(
+            f"'likelihood' is {name!r} of {outputs!r} outputs, expected one of {', '.join(LIKELIHOODS)}, of 1 or "
+            f"{config['sizes'][-1]}"
+        )
     if config["status"] not in ("running", "finished"):
         raise ValueError(f"'status' is {config['status']!r}, expected 'running' or 'finished'")
 

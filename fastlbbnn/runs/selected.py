@@ -30,13 +30,19 @@ class SelectedModel:
 
     @property
     def preparation(self) -> Preparation:
-        return self.model.preparation
+        """How rows are prepared; inputs as they are, where the file says nothing."""
+        known = self.model.preparation
+        return Preparation.as_is(self.model.in_features) if known is None else known
 
     @property
     def likelihood(self) -> Likelihood:
-        if self.model.likelihood is None:
-            raise ValueError("the file does not say its likelihood; select the network from its run again")
-        return Likelihood.from_config(self.model.likelihood)
+        config = self.model.likelihood
+        if config is None:
+            raise ValueError(
+                "the file does not say what its network's outputs mean; select it again from its run, or with "
+                "fastlbbnn.select(model, likelihood=...)"
+            )
+        return Likelihood.from_config(config)
 
     @property
     def class_names(self) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..inference.likelihoods import Likelihood
+from ..inference.likelihoods import likelihood_of
 from ..nn.modes import WeightMode
 from ..prediction.predict import predict
 from ..structure.paths import resolve_threshold
@@ -23,7 +23,8 @@ class TrainedModel:
 
     def __init__(self, run: Run, network: str = "trained") -> None:
         self.run, self.network_name = run, network
-        self.module, self.likelihood = run.load(network)
+        self.module = run.model(network)
+        self.likelihood = likelihood_of(self.module)
         self.preparation = run.preparation
 
     @property
@@ -75,47 +76,60 @@ class TrainedModel:
         self, inputs: NDArray[np.float32], *, mode: WeightMode, samples: int, threshold: float, seed: int
     ) -> Tensor:
         """The network's outputs ``[draws, n, ...]`` for prepared rows."""
+        return self._outputs(inputs, mode, samples, threshold, torch.Generator().manual_seed(seed))
+
+    def _outputs(
+        self,
+        inputs: NDArray[np.float32],
+        mode: WeightMode,
+        samples: int,
+        threshold: float,
+        generator: torch.Generator | None,
+    ) -> Tensor:
         return predict(
             self.module, torch.from_numpy(inputs), mode=mode, samples=samples, threshold=threshold,
-            likelihood=self.likelihood, transform=lambda output: output, average=False,
-            generator=torch.Generator().manual_seed(seed),
+            transform=lambda output: output, average=False, generator=generator,
         )  # fmt: skip
 
     def predict(
         self,
         rows: Any,
         *,
+        samples: int | None = None,
         mode: WeightMode | str | None = None,
-        samples: int = 10,
         threshold: float | None = None,
-        seed: int = 0,
+        average: bool = True,
+        generator: torch.Generator | None = None,
     ) -> Any:
         """Answers for raw rows: class probabilities, or means in the units of the data.
 
         Args:
             rows: an array, columns by name, a list of mappings or a frame (``Preparation.inputs``); a tensor
                 gives a tensor, all else an array.
-            mode: what stands in for the weights; by default the means of the median model, as in a selected
-                file. "sampled" averages over structures and weights.
-            samples: draws to average, in modes that draw.
+            samples: draws of the weights to average; None: none, their means.
+            mode: what stands in for the weights; by default the median model, as in a selected file, at its
+                means or with draws. "sampled" averages over structures and weights.
             threshold: inclusion probability above which the median model keeps a weight; by default 0.5.
-            seed: seed of the draws.
+            average: mean over the draws; else all of them ``[samples, n, ...]``.
+            generator: where the seed of the draws comes from.
         """
-        used = self.default_mode if mode is None else WeightMode(mode)
+        used = WeightMode(mode) if mode is not None else (
+            self.default_mode if samples is None else self.drawing_mode
+        )
         self.check_mode(used)
         is_tensor = isinstance(rows, Tensor)
         inputs = self.preparation.inputs(rows.detach().cpu().numpy() if is_tensor else rows)
-        outputs = self.outputs(
-            inputs, mode=used, samples=samples, threshold=self.resolve(used, threshold), seed=seed
+        outputs = self._outputs(
+            inputs, used, 10 if samples is None else samples, self.resolve(used, threshold), generator
         )
-        answers = self.preparation.in_units(mean_response(self.likelihood, outputs))
+        answers = self.likelihood.mean(outputs)
+        if self.preparation.target.is_scaled:
+            # As large as they may be, answers keep the digits of the network.
+            answers = self.preparation.in_units(answers.double())
+        answers = answers.mean(0) if average else answers
         return answers if is_tensor else answers.numpy()
 
     def __repr__(self) -> str:
         sizes = "-".join(map(str, self.run.config["sizes"]))
         return f"TrainedModel({str(self.run.folder)!r}, {self.run.config['method']} {sizes}, {self.network_name!r})"
 
-
-def mean_response(likelihood: Likelihood, outputs: Tensor) -> Tensor:
-    """Of outputs ``[draws, n, ...]``: class probabilities or means, averaged over the draws."""
-    return likelihood.mean(outputs).mean(0)

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from .._util import subnormals as _subnormals
 from .._util.files import remove_temporary_files, write_json
 from .._util.lock import folder_lock
 from ..data import Dataset
+from ..inference.dispersion import GaussianDispersion
 from ..inference.elbo import elbo
-from ..inference.likelihoods import negative_log_likelihood
+from ..inference.likelihoods import Likelihood, as_likelihood, likelihood_of, negative_log_likelihood
 from ..inference.optim import Adam, param_groups
 from ..machine.describe import versions
 from ..nn.layer import KINDS, bayesian_layers
@@ -111,10 +112,18 @@ def _config(method: str, dataset: Dataset, recipe: Recipe, seed: int) -> dict[st
         "data": None if dataset.source is None else dataset.source.to_config(),
         "preparation": dataset.preparation.to_config(),
         "recipe": recipe.to_config(), "seed": seed,
-        "sizes": [dataset.inputs, *recipe.hidden, dataset.outputs], "likelihood": dataset.likelihood,
+        "sizes": [dataset.inputs, *recipe.hidden, dataset.outputs],
+        "likelihood": _untrained_likelihood(dataset).to_config(),
         "n_train": dataset.n_train, "versions": versions(), "threads": torch.get_num_threads(),
         "status": "running",
     }  # fmt: skip
+
+
+def _untrained_likelihood(dataset: Dataset) -> Likelihood:
+    """That of the data; the variance of a Gaussian is learnt."""
+    if dataset.likelihood == "gaussian":
+        return GaussianDispersion(n_values=dataset.n_train * dataset.outputs)
+    return as_likelihood(dataset.likelihood)
 
 
 def _empty(folder: Path) -> None:
@@ -171,12 +180,11 @@ class _Trainer:
         self.generator = torch.Generator().manual_seed(self.seed)
         self.network = run.new_network().to(self.device)
         self.is_bayesian = bool(bayesian_layers(self.network))
-        self.noise = run.new_noise()
-        self.likelihood: Any = dataset.likelihood if self.noise is None else self.noise
-        #: All that is trained.
-        self.parts = nn.ModuleDict({"network": self.network})
-        if self.noise is not None:
-            self.parts["noise"] = self.noise.requires_grad_(False).to(self.device)
+        self.likelihood = likelihood_of(self.network)
+        #: A likelihood whose posterior has an exact update: no optimiser trains it.
+        self.dispersion = self.likelihood if isinstance(self.likelihood, GaussianDispersion) else None
+        if self.dispersion is not None:
+            self.dispersion.requires_grad_(False)
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.pruning: GradualPruning | None = None
@@ -189,7 +197,7 @@ class _Trainer:
         if checkpoint is not None:
             position = checkpoint.position
             self.epoch, first = position["epoch"], position["stage"]
-            checkpoint.restore_network(self.parts)
+            checkpoint.restore_network(self.network)
             self.history = self.run.history[: position["rows"]]
             if len(self.history) < position["rows"] or not 0 <= first < len(self.recipe.stages):
                 raise ValueError(
@@ -218,7 +226,7 @@ class _Trainer:
     def _stage(self, index: int, checkpoint: Checkpoint | None, bar: tqdm) -> None:
         stage = self.recipe.stages[index]
         if checkpoint is None and stage.start_from is not None:
-            about = load_network(self.folder / f"{stage.start_from}.safetensors", self.network, self.noise)
+            about = load_network(self.folder / f"{stage.start_from}.safetensors", self.network)
             self.epoch = about["epoch"]
             # What follows from one network does not depend on what else was made of it before.
             self.generator.manual_seed((index << 32) + self.seed)
@@ -236,8 +244,7 @@ class _Trainer:
             self.pruning.detach()
         if stage.saves is not None:
             save_network(
-                self.folder / f"{stage.saves}.safetensors", self.network, self.noise, stage=stage.saves,
-                epoch=self.epoch,
+                self.folder / f"{stage.saves}.safetensors", self.network, stage=stage.saves, epoch=self.epoch
             )
         write_history(self.folder / "history.csv", self.history)
 
@@ -274,7 +281,7 @@ class _Trainer:
     def _save(self, index: int, stage_start: int, optimizer: Adam) -> None:
         # The history first: a checkpoint says how many of its rows are its own.
         write_history(self.folder / "history.csv", self.history)
-        save_checkpoint(self.checkpoint_path, self.parts, optimizer, self.generator, {
+        save_checkpoint(self.checkpoint_path, self.network, optimizer, self.generator, {
             "stage": index, "stage_start": stage_start, "epoch": self.epoch, "rows": len(self.history),
         }, self.pruning)
 
@@ -286,15 +293,17 @@ class _Trainer:
     def _optimizer(self, stage: Stage) -> Adam:
         """A new Adam for the kinds of parameters that the stage trains; all others are fixed.
 
-        The noise is not among them: its posterior has an exact update (``GaussianDispersion.update``).
+        A dispersion is not among them: its posterior has an exact update (``GaussianDispersion.update``).
         """
+        known = set() if self.dispersion is None else set(self.dispersion.parameters())
         groups = param_groups(
             self.network, **{kind: stage.step_sizes.get(kind, 0.0) for kind in KINDS}
         )
         for group in groups:
+            group["params"] = [p for p in group["params"] if p not in known]
             for parameter in group["params"]:
                 parameter.requires_grad_(group["lr"] > 0.0)
-        trained = [group for group in groups if group["lr"] > 0.0]
+        trained = [group for group in groups if group["lr"] > 0.0 and group["params"]]
         if not trained:
             raise ValueError(f"stage {stage.name!r} trains nothing; expected a positive step size")
         return Adam(trained)
@@ -341,20 +350,21 @@ class _Trainer:
         if not self.is_bayesian:
             output = self.network(x)
             loss = negative_log_likelihood(output, y, self.likelihood)
-            kl = loss.new_zeros(()) if self.noise is None else self.noise.kl()
+            own = self.likelihood.kl()
+            kl = loss.new_zeros(()) if own is None else own
             optimizer.backward_step(loss + share * kl)
             if self.pruning is not None:
                 self.pruning.step()
             log_likelihood = -loss.detach()
         else:
             bound = elbo(
-                self.network, x, y, n_data=self.dataset.n_train, likelihood=self.likelihood,
+                self.network, x, y, n_data=self.dataset.n_train,
                 samples=self.recipe.samples, mode=stage.mode, generator=self.generator,
             )
             optimizer.backward_step(bound.loss if kl_weight == 1.0 else bound.tempered_loss(kl_weight))
             output, log_likelihood, kl = bound.output, bound.log_likelihood.detach(), bound.kl
-        if self.noise is not None:
-            self.noise.update(output.detach(), y, step=share)
+        if self.dispersion is not None:
+            self.dispersion.update(output.detach(), y, step=share)
         return log_likelihood, kl.detach(), *self._right(output.detach(), y)
 
     def _right(self, output: Tensor, y: Tensor) -> tuple[Tensor, ...]:

@@ -146,10 +146,10 @@ def test_without_a_second_data_set_the_page_says_how_to_give_one(run, monkeypatc
 def test_a_median_model_without_a_path_is_resolved_and_said(run, monkeypatch):
     from fastlbbnn.runs import Run
 
-    network, likelihood = run.load()
+    network = run.model()
     with torch.no_grad():
         network[0].inclusion.omega.copy_(network[0].inclusion.omega.clamp(max=-1.0))
-    monkeypatch.setattr(Run, "load", lambda *_: (network, likelihood))
+    monkeypatch.setattr(Run, "model", lambda *_: network)
     monkeypatch.setattr("fastlbbnn.reports.plots.as_bytes", lambda *_, **__: b"")
     content = gather(run, make_dataset(), other=None, samples=5, seed=0)
     (section,) = [s for s in content["sections"] if s.id == "structure"]

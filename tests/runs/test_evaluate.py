@@ -20,13 +20,13 @@ def test_numbers_have_a_density_and_a_coverage(likelihood, tmp_path):
     rows = [row for row in run.results["rows"] if row["network"] == "trained"]
     averaged = next(row for row in rows if (row["gamma"], row["R"]) == ("SIM", 4))
     found = predict_interval(
-        run.model(), dataset.x_test, level=0.95, of="response", samples=4, likelihood=run.likelihood(),
+        run.model(), dataset.x_test, level=0.95, of="response", samples=4,
         generator=torch.Generator().manual_seed(0),
     )
     y = dataset.y_test.unsqueeze(1)
     assert averaged["coverage"] == ((found.lower <= y) & (y <= found.upper)).double().mean().item()
     drawn = log_prob_draws(
-        run.model(), dataset.x_test, dataset.y_test, samples=4, likelihood=run.likelihood(),
+        run.model(), dataset.x_test, dataset.y_test, samples=4,
         generator=torch.Generator().manual_seed(0),
     )
     assert averaged["nll"] == pytest.approx(-drawn.double().exp().mean(0).log().mean().item(), rel=1e-12)
@@ -37,7 +37,7 @@ def test_figures_of_numbers_are_in_the_units_of_the_data(tmp_path):
     run, dataset = make_run(tmp_path / "run", likelihood="gaussian"), make_dataset("gaussian")
     target = Target(mean=(7.0,), scale=(250.0,))
     in_units = replace(dataset, preparation=replace(dataset.preparation, target=target))
-    how = {"samples": 4, "likelihood": run.likelihood()}
+    how = {"samples": 4}
     plain = evaluate(run.model(), run.method, dataset, **how)
     scaled = evaluate(run.model(), run.method, in_units, **how)
     for one, other in zip(plain, scaled):

@@ -102,7 +102,7 @@ def _assert_equal_when_interrupted(method, data, recipe, tmp_path, monkeypatch):
             assert torch.equal(tensor, found[stage][name]), (stage, name)
     if data.likelihood == "gaussian":
         for stage in expected:
-            one, other = (load_run(folder).likelihood(stage) for folder in (whole, broken))
+            one, other = (load_run(folder).model(stage).likelihood for folder in (whole, broken))
             assert torch.equal(one.log_variance, other.log_variance)
     columns = ("stage", "epoch", "loss", "kl", "density")
     histories = [[[row[c] for c in columns] for row in load_run(f).history] for f in (whole, broken)]
@@ -164,7 +164,7 @@ def test_regression_learns_its_noise(method, tmp_path):
     run = train(method, data, recipe, out=tmp_path / "r", progress=False)
     # The shape's posterior is known, so the variance's estimate is as good as 300 residuals make it:
     # a relative standard error of sqrt(2/300) = 8 %; three of them, and the network's own error.
-    variance = run.likelihood().log_variance.exp().item()
+    variance = run.model().likelihood.log_variance.exp().item()
     assert 0.09 * 0.7 < variance < 0.09 * 1.6
     rows = evaluate_run(run, data, samples=5)["rows"]
     assert all(row["rmse"] < 0.5 for row in rows)
@@ -183,7 +183,8 @@ def test_the_shipped_recipe_learns_a_small_noise(tmp_path):
     recipe = replace(find_recipe("LBBNN-GP-MF", "ours"), hidden=(10,))
     main = tuple(s for s in recipe.stages if s.start_from is None)
     run = train("LBBNN-GP-MF", data, replace(recipe, stages=main), out=tmp_path / "r", progress=False)
-    model, noise = run.model(), run.likelihood()
+    model = run.model()
+    noise = model.likelihood
     with torch.no_grad(), weights("sampled", samples=100):
         square = (model(expand_samples(data.x_train, 100)) - data.y_train).square().mean().item()
     # b/a averages (y - f)^2 over the draws of about one epoch, and the prior adds b_0/a = 0.01/121.
