@@ -10,38 +10,19 @@ log-likelihood, summed, plus the share of the KL that belongs to the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from .._util.checks import check_samples
-from ..nn.layer import BayesianLayer
-from ..nn.linear import BayesianLinear
-from ..nn.modes import WeightMode, expand_samples, weights
-from ..nn.priors import Prior, total_kl
-from ..nn.recording import Recorded, record_sums
+from ..nn.layer import BayesianLayer, bayesian_layers
+from ..nn.modes import WeightMode
+from ..nn.passes import Recorded, expand_samples, recorded_pass
 from .likelihoods import negative_log_likelihood
 
 Likelihood = str | Callable[[Tensor, Tensor], Tensor]
-
-
-def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
-    """The Bayesian layers of a model, each once, in order of definition."""
-    found: dict[BayesianLayer, None] = {}
-    _collect(model, found)
-    return list(found)
-
-
-def _collect(module: nn.Module, found: dict[BayesianLayer, None]) -> None:
-    # As module.modules(), several times faster: every training step asks.
-    if isinstance(module, BayesianLayer):
-        found[module] = None
-        return
-    for child in module._modules.values():
-        if child is not None:
-            _collect(child, found)
 
 
 def _layers_or_raise(model: nn.Module) -> list[BayesianLayer]:
@@ -68,27 +49,8 @@ def _sum_kl(
     layers: list[BayesianLayer], recorded: Recorded, likelihood: Likelihood | None
 ) -> Tensor:
     """What layers left on the way, what the others compute now, and the likelihood's."""
-    entries = [_entry(*entry) for entry in recorded.entries]
-    terms = list(recorded.kls.values())
-    for layer in layers:
-        if layer in recorded.layers or layer in recorded.kls:
-            continue
-        if isinstance(layer, BayesianLinear):
-            entries.append(_entry((layer,), layer.kl_sums()))
-            own = layer.inclusion_kl()
-            if own is not None:
-                terms.append(own)
-        else:
-            terms.append(layer.kl())
-    if entries:
-        terms.append(total_kl(entries))
-    if hasattr(likelihood, "kl"):
-        terms.append(likelihood.kl())
-    return terms[0] if len(terms) == 1 else sum(terms)
-
-
-def _entry(layers: Sequence[BayesianLinear], sums: Tensor) -> tuple[list[tuple[Prior, int]], Tensor]:
-    return [(layer.prior, layer.blocks()) for layer in layers], sums
+    total = recorded.total_kl(layers)
+    return total + likelihood.kl() if hasattr(likelihood, "kl") else total
 
 
 class ELBO:
@@ -173,9 +135,8 @@ def elbo(
 
     layers = _layers_or_raise(model)
     several = None if samples == 1 else samples
-    with weights(mode, samples=several, generator=generator, kl=kl):
-        with record_sums() as recorded:
-            output = model(x if several is None else expand_samples(x, samples))
+    with recorded_pass(mode, samples=several, generator=generator, kl=kl) as recorded:
+        output = model(x if several is None else expand_samples(x, samples))
         total = _sum_kl(layers, recorded, likelihood)
     if several is None:
         nll = negative_log_likelihood(output, target, likelihood)

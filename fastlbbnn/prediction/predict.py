@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from .._util.checks import check_positive_int, check_samples
 from ..inference.elbo import bayesian_layers
 from ..inference.likelihoods import Likelihood, as_likelihood
-from ..nn.modes import WeightMode, expand_samples, weights
+from ..nn.modes import WeightMode
+from ..nn.passes import expand_samples, weights
 from ..structure.paths import inclusion_of_weights, warn_if_constant
 
 _MEDIAN = (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN)

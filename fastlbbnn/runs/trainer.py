@@ -22,7 +22,8 @@ from ..inference.elbo import bayesian_layers, elbo
 from ..inference.likelihoods import negative_log_likelihood
 from ..inference.optim import Adam, param_groups
 from ..nn.layer import KINDS
-from ..nn.modes import WeightMode, weights
+from ..nn.modes import WeightMode
+from ..nn.passes import weights
 from ..nn.priors import EmpiricalBayesPrior
 from ..prediction.predict import density
 from .checkpoint import Checkpoint, load_network, save_checkpoint, save_network

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from .. import reference
-from .._util.checks import explain_failure
 from ..nn.linear import BayesianLinear
+from ..ops.checks import explain_failure
+from ..ops.parameters import LayerParameters
 from ..structure.paths import chain, check_threshold, kept_weights, resolve_threshold, warn_if_constant
 from .formats import SparseLayer, SparseNetwork, blocks_from_grid, index_dtype, row_offsets_of
 from .model import SparseModel
@@ -47,7 +48,7 @@ def select(
     for layer, _ in trained:
         # Mean logits: a selection draws nothing.
         logits = None if layer.inclusion is None else layer.inclusion.location()
-        explain_failure(layer.kappa, layer.rho, logits, layer.bias_kappa, layer.bias_rho)
+        explain_failure((LayerParameters(layer.kappa, layer.rho, logits, layer.bias_kappa, layer.bias_rho),))
     if reconnect:
         threshold = resolve_threshold(model, threshold, stacklevel=3)
     else:

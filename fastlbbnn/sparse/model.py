@@ -18,7 +18,7 @@ from .. import reference
 from .._util.checks import check_positive_int, check_samples
 from ..inference.likelihoods import Likelihood, as_likelihood
 from ..ops.backends import cpp as _extension
-from ..ops.functional import draw_seed
+from ..ops.dispatch import draw_seed
 from .artifact import read_artifact, write_artifact
 from .check import check_network
 from .engines import native as _library

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..._util.checks import check_samples
-from ...ops.functional import draw_seed
+from ...ops.dispatch import draw_seed
 from ...reference.noise import Stream
 from ..formats import SparseLayer, SparseNetwork, places_in_blocks
 from ..model import SparseModel
