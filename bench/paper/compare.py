@@ -108,8 +108,8 @@ def cost_lines(ours: list[Row], batches: int) -> Iterable[list[str]]:
 def report(folder: Path, paper: Path) -> str:
     lines: list[str] = []
     for dataset in DATASETS:
-        found = results.read(folder / f"{dataset}.json")
-        rows, inclusion = full_runs(found["rows"]), full_runs(found["inclusion"])
+        found = results.read(folder, dataset)
+        rows, inclusion = full_runs(found["predictions"]), full_runs(found["layers"])
         if not rows:
             continue
         methods = dict.fromkeys(row["method"] for row in rows)
@@ -139,9 +139,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results" / "paper" / "authors",
-                        help="folder of phoneme.json, mnist.json, fmnist.json")
-    parser.add_argument("--paper", type=Path, default=ROOT / "fastlbbnn" / "reproduce" / "paper",
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results",
+                        help="folder of authors_predictions.csv and authors_layers.csv")
+    parser.add_argument("--paper", type=Path, default=ROOT / "fastlbbnn" / "paper" / "numbers",
                         help="folder of the published results.csv, inclusion.csv, fnn_pruning.csv")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between FILE's markers")
     args = parser.parse_args(arguments)

@@ -55,8 +55,8 @@ def reproduce(
         Path | None,
         optional(
             metavar="DIR",
-            help="Results of the authors' objective (JSON), for a column of their own; by default "
-            "OUT/authors, where that is a folder.",
+            help="Folder of authors_predictions.csv and authors_layers.csv, results of the authors' "
+            "objective, for a column of their own; by default OUT, where these are in it.",
         ),
     ] = None,
     epochs: Annotated[
@@ -71,7 +71,7 @@ def reproduce(
     seed: Annotated[int, typer.Option("--seed", help="The first seed.")] = 0,
     only_tables: Annotated[
         bool,
-        typer.Option("--only-tables", help="Train nothing: tables and figures of the runs that are there."),
+        typer.Option("--only-tables", help="Tables of the results that are there, nothing trained or drawn."),
     ] = False,
     root: Root = None,
     as_json: Json = False,
@@ -109,8 +109,8 @@ def reproduce(
         raise typer.BadParameter(f"{recipe!r}; expected {expected}", param_hint="--recipe")
     if authors is not None and not authors.is_dir():
         raise typer.BadParameter(f"{authors} is no folder", param_hint="--authors")
-    if authors is None and (out / "authors").is_dir():
-        authors = out / "authors"
+    if authors is None and (out / "authors_predictions.csv").exists():
+        authors = out
     with wrong_call("--methods"):
         names = tuple(find_method(name).name for name in _split(methods))
     with wrong_call("--widths"):
@@ -124,7 +124,7 @@ def reproduce(
     with wrong_call():
         plan(chosen, settings)
     with interruptible("the same call again continues where it stopped"):
-        written = run_experiment(chosen, settings, train=not only_tables)
+        written = run_experiment(chosen, settings, train=not only_tables, pictures=not only_tables)
     if as_json:
         print_json({"experiment": chosen.name, "files": [str(path) for path in written]})
     else:

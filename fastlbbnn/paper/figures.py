@@ -31,10 +31,10 @@ def image(ctx: Context, path: Any, caption: str) -> str:
 def histograms(ctx: Context) -> Part:
     text, files = [], []
     for recipe in ctx.recipes:
-        columns: dict[str, list[Tensor]] = {}
+        columns: dict[str, list[Tensor | InclusionCounts]] = {}
         for dataset in ctx.datasets:
-            for job, run in ctx.first(dataset, recipe):
-                layers = [row for row in run.results["layers"] if row["stage"] == "trained"]
+            for job in ctx.first_jobs(dataset, recipe):
+                layers = [row for row in ctx.results(job).layers if row["stage"] == "trained"]
                 if job.recipe != recipe or not all("inclusion_counts" in row for row in layers):
                     continue
                 columns[f"{job.method}, {job.dataset_name}"] = [

@@ -88,7 +88,7 @@ def predictions(ctx: Context) -> Part:
     methods = {row["method"] for row in found}
     wanted = "trained" if stage == "fixed-prior" else stage
     theirs = [
-        row for row in ctx.authors("rows")
+        row for row in ctx.authors("predictions")
         if row["stage"] == wanted and row["dataset"] in {dataset_label(d) for d in ctx.datasets}
         and row["method"] in methods and row["gamma"] in _GAMMAS  # pruned FNNs have a table of their own
     ]  # fmt: skip
@@ -217,7 +217,7 @@ def inclusion(ctx: Context) -> Part:
     names = {dataset_label(d) for d in ctx.datasets}
     methods = {row["method"] for row in found}
     theirs = [
-        row for row in ctx.authors("inclusion") if row["dataset"] in names and row["method"] in methods
+        row for row in ctx.authors("layers") if row["dataset"] in names and row["method"] in methods
     ]
     found += summarise(theirs, keys, ("mean_inclusion",))
     for dataset in names:
@@ -261,7 +261,7 @@ def pruning(ctx: Context) -> Part:
         run, dataset = load_run(job.folder), ctx.dataset(job.dataset)
         about = {"dataset": job.dataset_name, "seed": job.seed}
         if job.method == "FNN-GMP":
-            last = next(row for row in (run.results or {})["rows"] if row["stage"] == "trained")
+            last = next(row for row in ctx.results(job).predictions if row["stage"] == "trained")
             rows.append(
                 {**about, "density": job.density, "how": "gradual, retrained", "accuracy": last["accuracy"]}
             )
@@ -313,7 +313,7 @@ def pruning(ctx: Context) -> Part:
 def _authors_pruned(ctx: Context, datasets: set[str]) -> list[Row]:
     """Of the authors' objective: its rows name how and to which density, "weights 0.307"."""
     rows = []
-    for row in ctx.authors("rows"):
+    for row in ctx.authors("predictions"):
         if row["dataset"] not in datasets or row["method"] != "FNN":
             continue
         kind, _, density = row["gamma"].partition(" ")
@@ -347,6 +347,8 @@ OUTPUTS: dict[str, Callable[[Context], Part]] = {
     "correlations": correlations.correlations,
     "samples": figures.samples,
 }
+#: Those of them that draw, and have no table of what a run's results hold.
+PICTURES = ("histograms", "foreign_examples", "misclassified")
 
 
 def make(ctx: Context) -> list[Part]:
@@ -361,6 +363,8 @@ def make(ctx: Context) -> list[Part]:
         # Median models without a path are resolved in the results, which say at which threshold.
         warnings.filterwarnings("ignore", message="no path from an input")
         for name in ctx.experiment.outputs:
+            if not ctx.pictures and name in PICTURES:
+                continue
             part = OUTPUTS[name](ctx)
             parts.append(replace(part, files=tuple(Path(p) for p in part.files)))
     return parts

@@ -186,7 +186,7 @@ _OURS_LOGITS = {
 
 #: A step with dependent indicators takes two to three times as long, so they train for less. Not chosen on a
 #: validation split, nor with these methods: a run of LBBNN-GP-MF on MNIST with 100 epochs had, on test data,
-#: the accuracies of one with 250 (bench/results/paper/runs/mnist/LBBNN-GP-MF: ours-100-epochs, whose
+#: the accuracies of one with 250 (bench/results/predictions.csv: mnist/LBBNN-GP-MF/ours-100-epochs, whose
 #: hyperprior still expected ten weights in a hundred, and ours).
 _SHORTER = {"mnist": 100, "fmnist": 100}
 _SHORTER_NOTES = " On MNIST and FMNIST 100 epochs in the place of 250, the other stages in proportion."

@@ -29,7 +29,7 @@ def test_path(path):
     )
     assert shown.stdout.strip() == path
     names = ("ops/test_agreement", "nn/test_mlp", "cpu/test_noise", "cpu/test_vecmath",
-             "cpu/test_determinism", "test_optim")
+             "cpu/test_determinism", "inference/test_optim")
     files = [str(TESTS / f"{name}.py") for name in names]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from fastlbbnn import predict
 from fastlbbnn.cli import app
 from fastlbbnn.data import load
-from fastlbbnn.paper import EXPERIMENTS, Experiment, Settings, plan, reproduce
+from fastlbbnn.paper import EXPERIMENTS, Experiment, ResultStore, Settings, plan, reproduce
 from fastlbbnn.paper import figures as figures_module
 from fastlbbnn.paper.jobs import recipes_of
-from fastlbbnn.paper.tables import read_csv
+from fastlbbnn.paper.tables import read_csv, write_csv
 from fastlbbnn.runs import RECIPES, load_run, trainer
 
 METHODS = ("LBBNN-GP-MF", "BNN-GP-MF", "FNN")
@@ -144,6 +144,31 @@ def test_results_are_enough_for_tables_and_histograms(records, done, recipes, da
     assert len(both[0]) == len(both[1]) == 7
     for whole, without in zip(*both):
         assert whole.read_bytes() == without.read_bytes(), whole.name
+
+
+def test_the_tidy_tables_are_enough_without_any_folder(done, recipes, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer._Trainer, "_train_epoch", lambda *_: pytest.fail("trains again"))
+    for name in ("runs.csv", "predictions.csv", "layers.csv", "recipes.json"):
+        shutil.copy(done / name, tmp_path / name)
+    what = replace(
+        experiment(data, "predictions", "inclusion", "times", "histograms", datasets=2), name="stored"
+    )
+    both = [reproduce(what, settings(out, runs=2, recipes=("paper", "ours"))) for out in (done, tmp_path)]
+    assert len(both[0]) == len(both[1]) == 7
+    for whole, stored in zip(*both):
+        assert whole.read_bytes() == stored.read_bytes(), whole.name
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_stored_run_of_another_recipe_is_not_done(done, recipes, data, tmp_path):
+    for name in ("runs.csv", "predictions.csv", "layers.csv", "recipes.json"):
+        shutil.copy(done / name, tmp_path / name)
+    same = plan(experiment(data, "inclusion"), settings(tmp_path, runs=2))
+    other = plan(experiment(data, "inclusion"), settings(tmp_path, runs=2, epochs=EPOCHS + 1))
+    store = ResultStore.read(tmp_path)
+    assert all(job.is_done(store) for job in same) and not any(job.is_done(store) for job in other)
+    more_draws = plan(experiment(data, "inclusion"), settings(tmp_path, runs=2, samples=4))
+    assert not any(job.is_done(store) for job in more_draws)
 
 
 def test_what_needs_a_network_that_is_gone_trains_it_again(records, done, recipes, data):
@@ -343,7 +368,7 @@ def test_the_authors_pruned_networks_have_columns_from_the_whole_network_on(done
         {**row, "gamma": gamma, "accuracy": accuracy}
         for gamma, accuracy in (("ALL", 0.875), ("weights 0.5", 0.625), ("neurons 0.5", 0.375))
     ]
-    (tmp_path / "columns.json").write_text(json.dumps({"rows": rows}))
+    write_csv(tmp_path / "authors_predictions.csv", rows)
     what = experiment(data, "pruning", methods=("FNN",))
     page, *_ = reproduce(what, settings(done, runs=2, authors=tmp_path), train=False)
     lines = page.read_text().splitlines()
@@ -365,7 +390,8 @@ def test_the_authors_objective_has_a_column(done, data, recipes, tmp_path):
         {"dataset": "columns", "method": method, "seed": 0, "layer": 1, "mean_inclusion": value}
         for method, value in (("LBBNN-GP-MF", 0.125), ("LBBNN-GP-LFMVN", 0.777))
     ]
-    (tmp_path / "columns.json").write_text(json.dumps({"rows": rows, "inclusion": inclusion}))
+    write_csv(tmp_path / "authors_predictions.csv", rows)
+    write_csv(tmp_path / "authors_layers.csv", inclusion)
     page, *_ = reproduce(
         experiment(data, "predictions", "inclusion"), settings(done, runs=2, authors=tmp_path), train=False
     )

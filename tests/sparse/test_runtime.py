@@ -146,7 +146,7 @@ def test_path(path):
     if ORDER.index(path) <= ORDER.index(best):
         pytest.skip(f"{best} kernels are in use and {path} is not below them")
     environment = {**os.environ, "FASTLBBNN_CPU": path}
-    in_use = "from fastlbbnn.sparse import _library; print(_library.kernels())"
+    in_use = "from fastlbbnn.sparse.engines import native as _library; print(_library.kernels())"
     shown = subprocess.run(
         [sys.executable, "-c", in_use], env=environment, capture_output=True, text=True, check=True
     )
