@@ -32,8 +32,8 @@ _EXPORTS = {
     "EmpiricalBayesPrior": "nn.priors",
     "ConjugatePrior": "nn.priors",
     "WeightMode": "nn.modes",
-    "weights": "nn.modes",
-    "expand_samples": "nn.modes",
+    "weights": "nn.passes",
+    "expand_samples": "nn.passes",
     # Fitting
     "set_likelihood": "inference.likelihoods",
     "elbo": "inference.elbo",
@@ -54,7 +54,7 @@ _EXPORTS = {
     "select": "sparse.compact",
     "SparseModel": "sparse.model",
     # This machine
-    "use_backend": "ops.backends",
+    "use_backend": "ops.dispatch",
 }
 _ROOMS = (
     "data", "inference", "machine", "nn", "ops", "paper", "prediction", "reference", "reports", "runs",
@@ -82,9 +82,10 @@ if TYPE_CHECKING:  # names for type checkers; users get them lazily
     from .inference.optim import Adam, param_groups
     from .nn.linear import GaussianLinear, LBBNNLinear
     from .nn.mlp import MLP
-    from .nn.modes import WeightMode, expand_samples, weights
+    from .nn.modes import WeightMode
+    from .nn.passes import expand_samples, weights
     from .nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior
-    from .ops.backends import use_backend
+    from .ops.dispatch import use_backend
     from .prediction.metrics import decide
     from .prediction.predict import predict, predict_interval
     from .sparse.compact import select

@@ -25,6 +25,8 @@ class Registry(Mapping[str, T], Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._known: dict[str, T] = {}
+        #: Counts changes, for who remembers what it found.
+        self.version = 0
 
     def register(self, name: str, thing: T | None = None, *, replace: bool = False) -> Callable[[T], T]:
         """Register ``thing`` under ``name``; without one, a decorator that does."""
@@ -37,6 +39,7 @@ class Registry(Mapping[str, T], Generic[T]):
                     f"there is a {self.kind} {name!r} already; choose another name, or say replace=True"
                 )
             self._known[name] = value
+            self.version += 1
             return value
 
         if thing is not None:
@@ -47,6 +50,7 @@ class Registry(Mapping[str, T], Generic[T]):
         """Forget a name: what a test that registered something does at its end."""
         self.find(name)
         del self._known[name]
+        self.version += 1
 
     def find(self, name: str) -> T:
         """What is known as ``name``; ValueError with all names if nothing is."""

@@ -12,6 +12,7 @@ from ..reports.columns import LAYERS
 from .app import app, print_json, use_threads
 from .options import DataOption, Json, Network, Root, RunFolder, Seed, Threads, optional
 
+
 @app.command(short_help="Write the sparse network of a run.")
 def select(
     folder: RunFolder,

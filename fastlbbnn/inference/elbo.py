@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 from typing import Any, Literal, SupportsIndex
 
 import torch
@@ -20,10 +19,8 @@ from torch import Tensor, nn
 
 from .._util.checks import check_samples
 from ..nn.layer import BayesianLayer, bayesian_layers
-from ..nn.linear import BayesianLinear
-from ..nn.modes import WeightMode, expand_samples, weights
-from ..nn.priors import Prior, total_kl
-from ..nn.recording import Recorded, record_sums
+from ..nn.modes import WeightMode
+from ..nn.passes import Recorded, expand_samples, recorded_pass
 from .draws import call, used_repeatedly, works_on_last_axis
 from .likelihoods import (
     Likelihood,
@@ -59,29 +56,9 @@ def kl(model: nn.Module, likelihood: Likelihood | None = None) -> Tensor:
 
 def _sum_kl(layers: list[BayesianLayer], recorded: Recorded, likelihood: object) -> Tensor:
     """What layers left on the way, what the others compute now, and the likelihood's."""
-    entries = [_entry(*entry) for entry in recorded.entries]
-    terms = list(recorded.kls.values())
-    for layer in layers:
-        if layer in recorded.layers or layer in recorded.kls:
-            continue
-        if isinstance(layer, BayesianLinear):
-            entries.append(_entry((layer,), layer.kl_sums()))
-            own = layer.inclusion_kl()
-            if own is not None:
-                terms.append(own)
-        else:
-            terms.append(layer.kl())
-    if entries:
-        terms.append(total_kl(entries))
-    if isinstance(likelihood, Likelihood) and isinstance(likelihood, nn.Module):
-        own = likelihood.kl()
-        if own is not None:
-            terms.append(own)
-    return terms[0] if len(terms) == 1 else sum(terms[1:], terms[0])
-
-
-def _entry(layers: Sequence[BayesianLinear], sums: Tensor) -> tuple[list[tuple[Prior, int]], Tensor]:
-    return [(layer.prior, layer.blocks()) for layer in layers], sums
+    total = recorded.total_kl(layers)
+    own = likelihood.kl() if hasattr(likelihood, "kl") else None
+    return total if own is None else total + own
 
 
 class ELBO:
@@ -177,14 +154,14 @@ def elbo(
 
     layers = _layers_or_raise(model)
     if samples == 1:
-        with weights(mode, generator=generator, kl=kl), record_sums() as recorded:
+        with recorded_pass(mode, generator=generator, kl=kl) as recorded:
             output = model(x) if isinstance(x, Tensor) else call(model, x)
             total = _sum_kl(layers, recorded, likelihood)
         if isinstance(output, Tensor) and output.shape[:1] != target.shape[:1]:
             raise _other_batch(x, output, target)
         nll = negative_log_likelihood(output, target, likelihood)
     elif isinstance(x, Tensor) and works_on_last_axis(model):
-        with weights(mode, samples=samples, generator=generator, kl=kl), record_sums() as recorded:
+        with recorded_pass(mode, samples=samples, generator=generator, kl=kl) as recorded:
             output = model(expand_samples(x, samples))
             total = _sum_kl(layers, recorded, likelihood)
         if output.shape[1:2] != target.shape[:1]:
@@ -220,7 +197,7 @@ def _draw_after_draw(
     outputs, nlls, totals = [], [], []
     with used_repeatedly(layers):
         for _ in range(samples):
-            with weights(mode, generator=generator, kl=kl), record_sums() as recorded:
+            with recorded_pass(mode, generator=generator, kl=kl) as recorded:
                 output = call(model, x)
                 totals.append(_sum_kl(layers, recorded, likelihood))
             if isinstance(output, Tensor) and output.shape[:1] != target.shape[:1]:

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import reference
+from .. import ops, reference
 from ..inference.optim import Adam
-from ..ops import functional
 from ..reference.local_linear import MIN_VARIANCE
 
 #: Relative rounding of a number, to the nearest (tf32: as the tensor cores take it).
@@ -180,7 +179,7 @@ def _run(source, case: Case, device: torch.device, dtype: torch.dtype | None, **
     # In float64, so that what is upstream of the library rounds nothing.
     scalar = scalar + (sums.double() * torch.tensor(_DSUMS, device=device).double()).sum()
     if case.adam:
-        found = _step(scalar, present, source is functional)
+        found = _step(scalar, present, source is ops)
         return {"y": y.detach(), "sums": sums.detach(), "dx": x.grad, **found}
     wanted = [*wanted, *present]
     grads = torch.autograd.grad(scalar, [t for _, t in wanted])
@@ -225,8 +224,8 @@ def check(case: Case, device: torch.device) -> dict[str, Any]:
     previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
     try:
-        got = _run(functional, case, device, None, backend=case.backend)
-        again = _run(functional, case, device, None, backend=case.backend)
+        got = _run(ops, case, device, None, backend=case.backend)
+        again = _run(ops, case, device, None, backend=case.backend)
         plain = _run(_Plain, case, device, None)
     finally:
         torch.set_float32_matmul_precision(previous)

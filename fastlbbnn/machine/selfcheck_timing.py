@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..ops import functional
+from .. import ops
 
 Row = dict[str, Any]
 
@@ -56,15 +56,15 @@ def variants(
         return step
 
     def gated():
-        y, sums = functional.gated_linear(x, *parameters, temperature=0.5, backend=backend)
+        y, sums = ops.gated_linear(x, *parameters, temperature=0.5, backend=backend)
         return y, sums.sum()
 
     def gaussian():
-        y, sums = functional.gated_linear(x, *parameters[:2], None, backend=backend)
+        y, sums = ops.gated_linear(x, *parameters[:2], None, backend=backend)
         return y, sums.sum()
 
     def local():
-        y, sums = functional.local_linear(x, *parameters, backend=backend)
+        y, sums = ops.local_linear(x, *parameters, backend=backend)
         return y, sums.sum()
 
     def dense():

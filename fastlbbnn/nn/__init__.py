@@ -5,12 +5,14 @@ from .baselines.horseshoe import HorseshoeLinear
 from .baselines.mixture import MixtureLinear
 from .baselines.normal_jeffreys import NormalJeffreysLinear
 from .inclusion import MVN, LowRankMVN, MeanField
-from .layer import BayesianLayer
+from .layer import LAYERS, BayesianLayer, bayesian_layers
 from .linear import BayesianLinear, GaussianLinear, LBBNNLinear
 from .mlp import MLP
-from .modes import WeightMode, expand_samples, weights
+from .modes import WeightMode
+from .passes import expand_samples, weights
 
 __all__ = [
+    "LAYERS",
     "MLP",
     "MVN",
     "BayesianLayer",
@@ -24,6 +26,7 @@ __all__ = [
     "MixtureLinear",
     "NormalJeffreysLinear",
     "WeightMode",
+    "bayesian_layers",
     "expand_samples",
     "weights",
 ]

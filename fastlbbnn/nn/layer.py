@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .._util.checks import check_positive_int
-from .._util.dtypes import may_mix
-from .._util.memory import staggered_empty
-from .modes import Pass, WeightMode
+from .._util.registry import Registry
+from .modes import WeightMode
+from .passes import Pass, current_pass
+from .state import packed, unpacked
 
 #: The kinds of parameters that have a step size of their own (``fastlbbnn.param_groups``).
 KINDS = ("weights", "inclusion", "covariance", "psi", "sigma2", "scales")
 
 
 class BayesianLayer(nn.Module):
-    """A layer with a posterior over its weights, drop-in for ``nn.Linear``.
+    """A layer with a posterior over its weights; nothing here knows their shape.
 
-    ``forward`` returns a tensor like ``nn.Linear``'s. In ``train()`` weights are sampled, in ``eval()``
-    they are the posterior mean; ``fastlbbnn.weights`` overrides both. A pass that samples may leave its
-    KL for the objective, as five sums (``recording.leave_sums``) or as a number (``recording.leave_kl``);
-    of a layer that left nothing the objective asks ``kl()``.
+    In ``train()`` weights are sampled, in ``eval()`` they are the posterior mean; ``fastlbbnn.weights``
+    overrides both. A pass that samples may leave its KL for the objective, as five sums (``_leave_sums``)
+    or as a number (``_leave_kl``); the objective asks ``kl()`` of a layer that left nothing.
 
-    Every layer has its weights' means in a parameter ``kappa`` [out_features, in_features].
+    Every layer has its weights' means in ``kappa``.
     """
 
-    in_features: int
-    out_features: int
-    kappa: nn.Parameter
-    #: Whether a layer of float32 takes inputs in half precision; outputs then have their dtype.
-    mixes_precision = False
+    kappa: Tensor
 
     def kl(self) -> Tensor:
         """KL divergence from the prior, a sum in nats; where it needs a draw, one fresh draw's."""
@@ -48,11 +43,65 @@ class BayesianLayer(nn.Module):
         WeightMode(mode)
         return 1.0
 
+    def kept(self, threshold: float = 0.5) -> Tensor:
+        """Which weights the median modes use, bool, of kappa's shape."""
+        return torch.ones_like(self.kappa, dtype=torch.bool)
+
     def step_groups(self) -> dict[str, list[nn.Parameter]]:
         """The layer's parameters by kind, which is one of ``KINDS``."""
         return {"weights": list(self.parameters())}
 
-    # --- for forward passes --------------------------------------------------------------------
+    def mean_weight(self, mode: WeightMode = WeightMode.MEAN, threshold: float = 0.5) -> Tensor:
+        """The weights of a pass without noise, MEAN or MEDIAN_MEAN."""
+        return self.kappa
+
+    def settings(self) -> dict[str, Any]:
+        """What the layer is but for its parameters: a ``state_dict`` holds it, and loading one compares it.
+
+        Numbers, strings and pairs of them, by the names of the constructor.
+        """
+        return {}
+
+    # --- for other modules that look for the weights of a linear map ------------------------------
+
+    @property
+    def weight(self) -> Tensor:
+        """The posterior mean, in passes that use it; where weights are drawn there is no such tensor."""
+        current = current_pass()
+        mode = self._pass_mode(current)
+        if mode.random:
+            raise AttributeError(_no_single("weight", self))
+        return self.mean_weight(mode, current.threshold)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The biases' posterior mean, as ``weight`` is that of the weights."""
+        if self._pass_mode(current_pass()).random:
+            raise AttributeError(_no_single("bias", self))
+        return getattr(self, "bias_kappa", None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight" or name == "bias":
+            raise AttributeError(_no_single(name, self))
+        return super().__getattr__(name)
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def get_extra_state(self) -> Tensor:
+        return packed(self.settings())
+
+    def set_extra_state(self, state: object) -> None:
+        saved, own = unpacked(state, self), self.settings()
+        for name in sorted(saved.keys() | own.keys()):
+            given, here = saved.get(name), own.get(name)
+            if given != here and not (isinstance(here, tuple) and list(here) == given):
+                raise ValueError(
+                    f"this state_dict is of a {type(self).__name__} with {name}={given!r}, and it is loaded "
+                    f"into one with {name}={here!r}; build the layer with {name}={given!r}, or, to take the "
+                    "parameters alone, leave out '_extra_state' and load with strict=False"
+                )
+
+    # --- for forward passes ------------------------------------------------------------------------
 
     def _pass_mode(self, current: Pass) -> WeightMode:
         """The mode that stands in this pass, or what ``train()`` and ``eval()`` imply."""
@@ -60,23 +109,17 @@ class BayesianLayer(nn.Module):
             return current.mode
         return WeightMode.RELAXED if self.training else WeightMode.MEAN
 
-    def _check_input(self, x: Tensor, current: Pass) -> None:
-        kappa = self._parameters["kappa"]
-        if x.shape[-1] != self.in_features:
-            raise ValueError(
-                f"x is {list(x.shape)}; expected a last axis of {self.in_features} for {self}"
-            )
-        if x.dtype is not kappa.dtype and not (
-            self.mixes_precision and may_mix(x.dtype, kappa.dtype)
-        ):
-            raise TypeError(f"x is {x.dtype} and the layer {kappa.dtype}; expected one dtype")
-        if x.device != kappa.device:
-            raise ValueError(f"x is on {x.device} and the layer on {kappa.device}; expected one device")
-        if current.samples is not None and (x.dim() < 2 or x.shape[0] != current.samples):
-            raise ValueError(
-                f"x is {list(x.shape)}; within weights(samples={current.samples}) its first axis is the "
-                "sample axis (add it with fastlbbnn.expand_samples)"
-            )
+    def _leave_sums(self, sums: Tensor) -> None:
+        """Leave the five sums of this pass for the objective, if it asks for them."""
+        recorded = current_pass().recorded
+        if recorded is not None:
+            recorded.leave_sums((self,), sums)
+
+    def _leave_kl(self, kl: Tensor) -> None:
+        """Leave the KL of this pass in nats for the objective, if it asks for it."""
+        recorded = current_pass().recorded
+        if recorded is not None:
+            recorded.leave_kl(self, kl)
 
     def _refuse_sampled_kl(self, current: Pass) -> None:
         if current.kl == "sampled":
@@ -85,61 +128,30 @@ class BayesianLayer(nn.Module):
                 "has its own KL: use kl='closed'"
             )
 
-    def _rows(self, x: Tensor, current: Pass) -> Tensor:
-        """``x`` as [M, K], or [samples, M, K] where each sample has its own."""
-        if current.samples is None:
-            return x if x.dim() == 2 else x.reshape(-1, self.in_features)
-        if x.stride(0) == 0:
-            return x[0].reshape(-1, self.in_features)
-        return x if x.dim() == 3 else x.reshape(current.samples, -1, self.in_features)
+
+def _no_single(name: str, layer: BayesianLayer) -> str:
+    return (
+        f"{type(layer).__name__} has no {name} in a pass that draws its weights (it is the posterior mean in "
+        "eval()): a module that reads it would go on with another model. Call the layer. "
+        "nn.TransformerEncoderLayer does so after torch.backends.mha.set_fastpath_enabled(False); "
+        "nn.MultiheadAttention never does: write the attention with F.scaled_dot_product_attention, or keep "
+        "its projections as they are"
+    )
+
+
+#: Kinds of layers, by name; a user's own is registered in the same way.
+LAYERS: Registry[type[BayesianLayer]] = Registry("layer")
 
 
 def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
     """The Bayesian layers of a model, each once, in order of definition."""
-    # As module.modules(), without a generator per level: every training step asks.
+    # As model.modules(), several times faster: every training step asks.
     found: dict[BayesianLayer, None] = {}
     waiting: list[nn.Module | None] = [model]
     while waiting:
         module = waiting.pop()
         if isinstance(module, BayesianLayer):
             found[module] = None
-        elif module is not None:
-            waiting += reversed(module._modules.values())
+        elif module is not None and module._modules:
+            waiting.extend(reversed(module._modules.values()))
     return list(found)
-
-
-class GaussianWeights(BayesianLayer):
-    """Independent Gaussian weights and biases: means ``kappa`` and standard deviations softplus(rho)."""
-
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, *, device=None, dtype=None
-    ) -> None:
-        super().__init__()
-        self.in_features = check_positive_int("in_features", in_features)
-        self.out_features = check_positive_int("out_features", out_features)
-        kwargs = {"device": device, "dtype": dtype}
-        shape = (out_features, in_features)
-        self.kappa = nn.Parameter(staggered_empty(shape, 0, **kwargs))
-        self.rho = nn.Parameter(staggered_empty(shape, 1, **kwargs))
-        for name in ("bias_kappa", "bias_rho"):
-            value = nn.Parameter(torch.empty(out_features, **kwargs)) if bias else None
-            self.register_parameter(name, value)
-
-    def reset_parameters(self) -> None:
-        """Means as in ``nn.Linear``, scales a tenth of their spread."""
-        bound = 1.0 / math.sqrt(self.in_features)
-        rho = math.log(math.expm1(0.1 * bound))
-        with torch.no_grad():
-            self.kappa.uniform_(-bound, bound)
-            self.rho.uniform_(rho - 0.5, rho + 0.5)
-            if self.bias_kappa is not None:
-                self.bias_kappa.uniform_(-bound, bound)
-                self.bias_rho.uniform_(rho - 0.5, rho + 0.5)
-
-    def _gaussian(self) -> tuple[Tensor | None, ...]:
-        """kappa, rho, bias_kappa, bias_rho, as fast as they can be had."""
-        p = self._parameters
-        return p["kappa"], p["rho"], p["bias_kappa"], p["bias_rho"]
-
-    def extra_repr(self) -> str:
-        return f"{self.in_features}, {self.out_features}, bias={self.bias_kappa is not None}"

@@ -11,15 +11,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .. import reference
-from .._util.checks import check_block, check_temperature
+from .. import ops, reference
+from .._util.checks import check_block, check_choice, check_temperature
 from .._util.dtypes import autocast
-from ..ops import functional
-from .inclusion import FAMILIES, Inclusion
-from .layer import GaussianWeights
-from .modes import Pass, WeightMode, current_pass
+from ..ops.dispatch import call, draw_seed
+from ..ops.gated_linear import GATED_LINEAR
+from ..ops.local_linear import LOCAL_LINEAR
+from ..reference.parameters import LayerParameters
+from .inclusion import Inclusion, make_inclusion
+from .layer import LAYERS
+from .linear_layer import GaussianWeights
+from .modes import WeightMode
+from .passes import Pass, current_pass
 from .priors import FixedPrior, Prior
-from .recording import is_recording, leave_kl, leave_sums
 
 Estimator = Literal["concrete", "local"]
 
@@ -34,6 +38,7 @@ class BayesianLinear(GaussianWeights):
     mixes_precision = True
     #: Where the indicators come from; None for a layer without.
     inclusion: Inclusion | None
+    prior: Prior
     #: Whether every draw has logits of its own.
     random_logits: bool = False
 
@@ -47,18 +52,17 @@ class BayesianLinear(GaussianWeights):
         estimator: Estimator = "concrete",
         prior: Prior | None = None,
         temperature: float = 1.0,
-        device=None,
-        dtype=None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         check_block(block)
         check_temperature(temperature)
-        if estimator not in ("concrete", "local"):
-            raise ValueError(f"estimator={estimator!r}; expected 'concrete' or 'local'")
+        check_choice("estimator", estimator, ("concrete", "local"))
         if estimator == "local" and tuple(block) != (1, 1):
             raise ValueError(
                 f"estimator='local' with block={tuple(block)}: the weights of a block share an "
-                "indicator, so activations are dependent and one draw an activation would be wrong; "
+                "indicator, so activations are dependent and one draw per activation would be wrong; "
                 "use estimator='concrete'"
             )
         if prior is not None and not isinstance(prior, Prior):
@@ -68,8 +72,8 @@ class BayesianLinear(GaussianWeights):
         self.temperature = float(temperature)
         self.prior = copy.deepcopy(prior) if prior is not None else FixedPrior()
         self.prior.to(device=device)
-
         self.register_module("inclusion", None)
+        self._blocks = 0
 
     # --- the posterior -----------------------------------------------------------------------
 
@@ -78,8 +82,7 @@ class BayesianLinear(GaussianWeights):
 
         Where they are random this is a draw, from ``seed`` or from a fresh one.
         """
-        inclusion = self._modules["inclusion"]
-        return None if inclusion is None else inclusion.forward(seed)
+        return None if self.inclusion is None else self.inclusion(seed)
 
     def decided_logits(self, threshold: float) -> Tensor | None:
         """Logits that make every indicator certain: in where alpha > threshold, else out."""
@@ -90,9 +93,12 @@ class BayesianLinear(GaussianWeights):
 
     def blocks(self) -> int:
         """G, the number of indicators."""
+        return self._blocks
+
+    def kept(self, threshold: float = 0.5) -> Tensor:
         if self.inclusion is None:
-            return 0
-        return math.prod(reference.grid_shape(self.out_features, self.in_features, self.block))
+            return super().kept(threshold)
+        return reference.expand_blocks(self.inclusion.chosen(threshold), *self.kappa.shape, self.block)
 
     def mean_weight(self, mode: WeightMode = WeightMode.MEAN, threshold: float = 0.5) -> Tensor:
         """Posterior mean alpha * kappa, or with MEDIAN_MEAN kappa where alpha > threshold, else 0."""
@@ -106,9 +112,7 @@ class BayesianLinear(GaussianWeights):
 
     def kl_sums(self) -> Tensor:
         """The five sums ``[5]`` of this layer, from its parameters alone; with random logits, of a draw."""
-        return functional.kl_sums(
-            self.kappa, self.rho, self.logits(), self.bias_kappa, self.bias_rho, block=self.block
-        )
+        return ops.kl_sums(*self._gaussian(self.logits()), block=self.block)
 
     def kl(self) -> Tensor:
         """KL divergence from the prior, a sum in nats.
@@ -122,7 +126,10 @@ class BayesianLinear(GaussianWeights):
 
     def inclusion_kl(self) -> Tensor | None:
         """What a family of indicators adds to the prior's KL; None for nothing."""
-        return self.inclusion.kl() if self.random_logits else None
+        return self.inclusion.kl() if self.random_logits and self.inclusion is not None else None
+
+    def settings(self) -> dict[str, Any]:
+        return {"block": self.block, "estimator": self.estimator, "temperature": self.temperature}
 
     def step_groups(self) -> dict[str, list[nn.Parameter]]:
         own = [p for p in self._parameters.values() if p is not None]
@@ -139,45 +146,44 @@ class BayesianLinear(GaussianWeights):
         """``[..., in_features] -> [..., out_features]``."""
         current = current_pass()
         mode = self._pass_mode(current)
-        self._check_input(x, current)
         x = autocast(x)
+        rows = self._rows(x, current)
         if not mode.random:
             return self._mean_forward(x, self.mean_weight(mode, current.threshold))
-        y, sums = self._sample(x, mode, current)
-        leave_sums((self,), sums)
+        y, sums = self._sample(rows, mode, current)
+        self._leave_sums(sums)
         if self.random_logits:
-            self.leave_inclusion_kl(mode)
-        return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
+            self._leave_inclusion_kl(mode, current)
+        return self._shaped(y, x)
 
     def _mean_forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        bias = self.bias_kappa
         if x.dtype is weight.dtype:
-            return F.linear(x, weight, self.bias_kappa)
-        bias = None if self.bias_kappa is None else self.bias_kappa.to(x.dtype)
-        return F.linear(x, weight.to(x.dtype), bias)
+            return F.linear(x, weight, bias)
+        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
-    def draw_parameters(
+    def _drawn_from(
         self, mode: WeightMode, current: Pass, seed: Tensor | None = None, once: bool = True
-    ) -> tuple[Tensor | None, ...]:
-        """kappa, rho, omega, bias_kappa and bias_rho for a draw in this mode.
+    ) -> LayerParameters:
+        """The parameters of a draw in this mode.
 
         ``seed`` is that of the draw, which random logits take their noise from. Unless the kernel is
         called ``once`` in this pass, parameters are views, which no optimiser updates before the last of
         the calls has its gradient.
         """
-        # Straight from the dictionary: attribute access through nn.Module is slow enough to show in
-        # a training step.
-        p = self._parameters
-        if mode is WeightMode.MEDIAN:
+        inclusion = self._modules["inclusion"]
+        if inclusion is None:
+            omega = None
+        elif mode is WeightMode.MEDIAN:
             omega = self._median_logits(current)
         else:
-            omega = self.logits(seed)
+            # An indicator family that is parametrised or hooked is called like any module.
+            omega = inclusion.logits(seed)
+        layer = self._gaussian(omega)
         if once:
-            return p["kappa"], p["rho"], omega, p["bias_kappa"], p["bias_rho"]
-        kappa, rho, bias_kappa, bias_rho = (
-            None if p[name] is None else p[name].view_as(p[name])
-            for name in ("kappa", "rho", "bias_kappa", "bias_rho")
-        )
-        return kappa, rho, omega, bias_kappa, bias_rho
+            return layer
+        kappa, rho, _, bias_kappa, bias_rho = (None if p is None else p.view_as(p) for p in layer)
+        return LayerParameters(kappa, rho, omega, bias_kappa, bias_rho)  # type: ignore[arg-type]
 
     def _median_logits(self, current: Pass) -> Tensor | None:
         if current.structures is None:
@@ -186,22 +192,21 @@ class BayesianLinear(GaussianWeights):
             current.structures[self] = self.decided_logits(current.threshold)
         return current.structures[self]
 
-    def leave_inclusion_kl(self, mode: WeightMode) -> None:
+    def _leave_inclusion_kl(self, mode: WeightMode, current: Pass) -> None:
         """Leave ``inclusion_kl`` for the objective, after a pass that drew logits."""
-        if mode is not WeightMode.MEDIAN and is_recording():
+        if mode is not WeightMode.MEDIAN and current.recorded is not None:
             own = self.inclusion_kl()
             if own is not None:
-                leave_kl(self, own)
+                current.recorded.leave_kl(self, own)
 
     def _sample(self, x: Tensor, mode: WeightMode, current: Pass) -> tuple[Tensor, Tensor]:
-        """Outputs, [M, N] for one draw and else [samples, M, N], and the five sums."""
-        x = self._rows(x, current)
+        """Outputs of rows, [M, N] for one draw and else [samples, M, N], and the five sums."""
         samples = current.samples
         if samples is None or not self.random_logits or mode is WeightMode.MEDIAN:
-            seed = functional.draw_seed(current.generator, x.device)
+            seed = draw_seed(current.generator, x.device)
             return self._draw(x, mode, current, seed, samples or 1, single=samples is None)
         # A kernel's draws share their logits: here each has its own.
-        seeds = functional.draw_seed(current.generator, x.device, (samples,))
+        seeds = draw_seed(current.generator, x.device, (samples,))
         once = samples == 1
         draws = [
             self._draw(x if x.dim() == 2 else x[s], mode, current, seed, 1, single=True, once=once)
@@ -213,32 +218,28 @@ class BayesianLinear(GaussianWeights):
     def _draw(
         self, x: Tensor, mode: WeightMode, current: Pass, seed: Tensor, samples: int, single: bool,
         once: bool = True,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Draws that share their logits, by one call of the kernel."""
-        parameters = self.draw_parameters(mode, current, seed, once)
+        layer = self._drawn_from(mode, current, seed, once)
         if mode is WeightMode.RELAXED and self.estimator == "local":
             if current.kl == "sampled":
                 raise ValueError(
                     "kl='sampled' needs a draw of the weights, and estimator='local' makes none; use "
                     "kl='closed'"
                 )
-            y, sums = functional.local_linear_unchecked(
-                x, *parameters, seed, samples, single=single
-            )
-        else:
-            draw = (self.block, self.temperature, mode is not WeightMode.RELAXED)
-            y, sums = functional.gated_linear_unchecked(
-                x, *parameters, seed, samples, *draw, single=single
-            )
-            if current.kl == "sampled":
-                sums = self._sampled_sums(parameters, seed, samples, *draw)
+            return call(LOCAL_LINEAR, x, (layer,), seed, samples, single=single)
+        hard = mode is not WeightMode.RELAXED
+        y, sums = call(
+            GATED_LINEAR, x, (layer,), seed, samples, self.block, self.temperature, hard, single=single
+        )
+        if current.kl == "sampled":
+            sums = self._sampled_sums(layer, seed, samples, hard)
         return y, sums
 
-    @staticmethod
-    def _sampled_sums(parameters, seed, samples, block, temperature, hard) -> Tensor:
+    def _sampled_sums(self, layer: LayerParameters, seed: Tensor, samples: int, hard: bool) -> Tensor:
         draws = [
             reference.sampled_kl_sums(
-                *parameters, seed=seed, sample=s, block=block, temperature=temperature, hard=hard
+                *layer, seed=seed, sample=s, block=self.block, temperature=self.temperature, hard=hard
             )
             for s in range(samples)
         ]
@@ -254,6 +255,7 @@ class BayesianLinear(GaussianWeights):
         return ", ".join(parts)
 
 
+@LAYERS.register("lbbnn")
 class LBBNNLinear(BayesianLinear):
     """A linear layer whose weights have Gaussian posteriors and binary inclusion indicators.
 
@@ -285,8 +287,8 @@ class LBBNNLinear(BayesianLinear):
         temperature: float = 0.5,
         inclusion: str | Callable[..., Inclusion] = "mean-field",
         inclusion_options: Mapping[str, Any] | None = None,
-        device=None,
-        dtype=None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             in_features, out_features, bias, block=block, estimator=estimator, prior=prior,
@@ -294,10 +296,13 @@ class LBBNNLinear(BayesianLinear):
         )
         super().reset_parameters()
         grid = reference.grid_shape(out_features, in_features, self.block)
-        self.inclusion = _make_inclusion(
+        self._blocks = math.prod(grid)
+        self.inclusion = make_inclusion(
             inclusion, *grid, **dict(inclusion_options or {}), device=device, dtype=dtype
         )
         self.random_logits = self.inclusion.random
+
+    inclusion: Inclusion
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -337,30 +342,7 @@ class LBBNNLinear(BayesianLinear):
         return reference.expand_blocks(grid, *self.kappa.shape, self.block).mean().item()
 
 
-def _make_inclusion(
-    family: str | Callable[..., Inclusion], rows: int, cols: int, **options: Any
-) -> Inclusion:
-    if isinstance(family, str):
-        if family not in FAMILIES:
-            names = ", ".join(repr(name) for name in FAMILIES)
-            raise ValueError(f"inclusion={family!r}; expected one of {names}, or a function")
-        family = FAMILIES[family]
-    elif not callable(family):
-        raise TypeError(
-            f"inclusion is a {type(family).__name__}; expected the name of a family or a function of "
-            "(rows, cols, device=, dtype=)"
-        )
-    made = family(rows, cols, **options)
-    if not isinstance(made, Inclusion):
-        raise TypeError(
-            f"inclusion made a {type(made).__name__}; expected a fastlbbnn.nn.inclusion.Inclusion"
-        )
-    shape = tuple(made.location().shape)
-    if shape != (rows, cols):
-        raise ValueError(f"inclusion made logits {list(shape)}; expected {[rows, cols]}, the grid of blocks")
-    return made
-
-
+@LAYERS.register("gaussian")
 class GaussianLinear(BayesianLinear):
     """A dense Bayesian linear layer: Gaussian weights, no indicators (Bayes by backprop).
 
@@ -376,8 +358,8 @@ class GaussianLinear(BayesianLinear):
         *,
         estimator: Estimator = "concrete",
         prior: Prior | None = None,
-        device=None,
-        dtype=None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             in_features, out_features, bias, estimator=estimator, prior=prior, device=device,

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as _every_module
 
 from .._util.dtypes import autocast
-from ..ops import functional
+from ..ops.dispatch import call, draw_seed
+from ..ops.gated_mlp import GATED_MLP
 from .layer import BayesianLayer
 from .linear import BayesianLinear, LBBNNLinear
-from .modes import Pass, WeightMode, current_pass
-from .recording import leave_sums
+from .modes import WeightMode
+from .passes import Pass, current_pass
 
 if TYPE_CHECKING:
     from ..inference.likelihoods import Likelihood
@@ -27,7 +29,7 @@ class MLP(nn.Sequential):
     is ``nn.Sequential(LBBNNLinear(784, 400, ...), nn.ReLU(), LBBNNLinear(400, 600, ...), ...)``, with the
     same parameters, state and numbers. Where it can, a pass that samples weights goes through all layers
     in one operator, which saves what each layer otherwise costs outside its kernels: about a fifth of a
-    training step at a few hundred units a layer.
+    training step at a few hundred units per layer.
 
     Args:
         sizes: inputs, hidden units, outputs.
@@ -42,7 +44,7 @@ class MLP(nn.Sequential):
         *sizes: int,
         layer: Callable[..., BayesianLayer] = LBBNNLinear,
         likelihood: str | Likelihood | None = None,
-        **kwargs,
+        **kwargs: Any,
     ) -> None:
         if len(sizes) < 2:
             raise ValueError(f"sizes={sizes}; expected at least inputs and outputs")
@@ -67,79 +69,89 @@ class MLP(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         current = current_pass()
-        mode = current.mode
-        if mode is None:
-            mode = WeightMode.RELAXED if self.training else WeightMode.MEAN
-        layers = self._fusable(mode, current)
+        layers = self._fusable(current)
         if layers is None:
             return super().forward(x)
 
-        first = layers[0]
-        first._check_input(x, current)
+        mode = layers[0]._pass_mode(current)
         x = autocast(x)
-        rows = first._rows(x, current)
-        random_logits = mode is not WeightMode.MEDIAN and any(l.random_logits for l in layers)
+        rows = layers[0]._rows(x, current)
+        random_logits = mode is not WeightMode.MEDIAN and any([l.random_logits for l in layers])
         if current.samples is None or not random_logits:
-            seeds = functional.draw_seed(current.generator, x.device, (len(layers),))
-            y, sums = _draw(layers, rows, mode, current, seeds, random_logits, current.samples)
+            seeds = draw_seed(current.generator, x.device, (len(layers),))
+            y, sums = _draw(layers, rows, mode, current, seeds, current.samples)
         else:
             # A kernel's draws share their logits: here each has its own. Seeds as in a Sequential.
-            seeds = functional.draw_seed(current.generator, x.device, (len(layers), current.samples))
-            once = current.samples == 1
-            shared = rows.dim() == 2
+            seeds = draw_seed(current.generator, x.device, (len(layers), current.samples))
+            once, shared = current.samples == 1, rows.dim() == 2
             draws = [
-                _draw(layers, rows if shared else rows[s], mode, current, of_sample, True, None, once)
+                _draw(layers, rows if shared else rows[s], mode, current, of_sample, None, once)
                 for s, of_sample in enumerate(seeds.T.contiguous())
             ]
             y, sums = (torch.stack(parts) for parts in zip(*draws))
             sums = sums.mean(0)
-        leave_sums(layers, sums)
+        if current.recorded is not None:
+            current.recorded.leave_sums(layers, sums)
         if random_logits:
             for layer in layers:
-                layer.leave_inclusion_kl(mode)
+                layer._leave_inclusion_kl(mode, current)
         return y if y.dim() == x.dim() else y.view(*x.shape[:-1], layers[-1].out_features)
 
-    def _fusable(self, mode: WeightMode, current: Pass) -> list[BayesianLinear] | None:
-        """The layers, if this pass can skip what stands between them; else None."""
-        if not mode.random or current.kl == "sampled":
+    def _fusable(self, current: Pass) -> list[BayesianLinear] | None:
+        """The layers, if this pass can skip what stands between them; else None.
+
+        It cannot where somebody would notice: a hook, a layer with a forward of its own, one that is in
+        eval() beside others in train().
+        """
+        mode = current.mode
+        if current.kl == "sampled" or (mode is not None and not mode.random) or _global_hooks():
             return None
-        layers = []
+        layers: list[BayesianLinear] = []
         for i, module in enumerate(self):
-            if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+            if (
+                module._forward_hooks or module._forward_pre_hooks
+                or module._backward_hooks or module._backward_pre_hooks
+            ):  # fmt: skip
                 return None
             if i % 2:
                 if type(module) is not nn.ReLU:
                     return None
-            elif not isinstance(module, BayesianLinear) or (
-                mode is WeightMode.RELAXED and module.estimator != "concrete"
+            elif type(module).forward is not BayesianLinear.forward or "forward" in module.__dict__:
+                return None
+            elif (mode is None and not module.training) or (
+                module.estimator != "concrete" and (mode is None or mode is WeightMode.RELAXED)
             ):
                 return None
             else:
                 layers.append(module)
         if len(self) % 2 == 0:
             return None
-        if current.samples is not None and 0 < sum(l.random_logits for l in layers) < len(layers):
+        if current.samples is not None and 0 < sum([l.random_logits for l in layers]) < len(layers):
             return None  # some layers draw all samples at once, others one by one
         return layers
 
 
+def _global_hooks() -> bool:
+    """Whether somebody watches every module."""
+    return bool(
+        _every_module._global_forward_hooks or _every_module._global_forward_pre_hooks
+        or _every_module._global_backward_hooks or _every_module._global_backward_pre_hooks
+    )  # fmt: skip
+
+
 def _draw(
     layers: list[BayesianLinear], rows: Tensor, mode: WeightMode, current: Pass, seeds: Tensor,
-    random_logits: bool, samples: int | None, once: bool = True,
-) -> tuple[Tensor, Tensor]:
+    samples: int | None, once: bool = True,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Draws that share their logits, by one call: outputs and the five sums of every layer.
 
     ``samples`` None: one draw, without a sample axis.
     """
-    parameters: list[Tensor | None] = []
-    if random_logits:
-        for layer, seed in zip(layers, seeds.unbind()):
-            parameters += layer.draw_parameters(mode, current, seed, once)
+    if mode is not WeightMode.MEDIAN and any([layer.random_logits for layer in layers]):
+        parameters = [l._drawn_from(mode, current, seed, once) for l, seed in zip(layers, seeds.unbind())]
     else:
-        for layer in layers:
-            parameters += layer.draw_parameters(mode, current)
-    return functional.gated_mlp_unchecked(
-        rows, parameters, seeds, samples or 1, [layer.block for layer in layers],
-        [layer.temperature for layer in layers], mode is not WeightMode.RELAXED,
-        single=samples is None,
+        parameters = [layer._drawn_from(mode, current) for layer in layers]
+    return call(
+        GATED_MLP, rows, parameters, seeds, samples or 1, [layer.block for layer in layers],
+        [layer.temperature for layer in layers], mode is not WeightMode.RELAXED, single=samples is None,
     )

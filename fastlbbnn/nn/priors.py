@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from torch.distributions import Beta, Gamma, kl_divergence
 from torch.nn.functional import softplus
 
+from .._util.registry import Registry
+from .state import packed, unpacked
+
 
 class Expectations(NamedTuple):
     """What the KL needs to know of a prior, each a scalar tensor or float."""
@@ -41,15 +44,15 @@ def kl_from_sums(sums: Tensor, blocks: int, e: Expectations) -> Tensor:
 
 
 class Prior(nn.Module):
-    """Base of all priors."""
+    """Base of all priors.
+
+    One of your own computes ``kl`` from the five sums, and says in ``numbers`` what is not in parameters or
+    buffers, so that a ``state_dict`` holds it. ``PRIORS.register("name", YourPrior)`` gives it a name.
+    """
 
     def kl(self, sums: Tensor, blocks: int) -> Tensor:
         """KL divergence of a layer from its five sums, in nats. ``blocks`` is G; 0 without gates."""
         raise NotImplementedError
-
-    def has_settled(self, limit: float) -> bool:
-        """Whether the expected inclusion probability of a prior that learns it is below ``limit``."""
-        return False
 
     def psi_parameters(self) -> Iterator[nn.Parameter]:
         """Learnable hyperparameters of psi (they have a step size of their own)."""
@@ -59,7 +62,37 @@ class Prior(nn.Module):
         """Learnable hyperparameters of sigma2."""
         return iter(())
 
+    def reset_parameters(self) -> None:
+        """Start anew; called by the layer's ``reset_parameters``."""
 
+    def has_settled(self, limit: float) -> bool | None:
+        """Whether learning has brought E[psi] below ``limit``; None where psi is not learned."""
+        return None
+
+    def numbers(self) -> dict[str, float]:
+        """What it is but for its parameters and buffers: attributes, by name, that a state restores."""
+        return {}
+
+    def get_extra_state(self) -> Tensor:
+        return packed({"prior": type(self).__name__, **self.numbers()})
+
+    def set_extra_state(self, state: object) -> None:
+        saved, own = unpacked(state, self), self.numbers()
+        kind = saved.pop("prior", None)
+        if kind != type(self).__name__ or saved.keys() != own.keys():
+            raise ValueError(
+                f"this state_dict is of a layer with a {kind}({', '.join(saved)}), and it is loaded into one "
+                f"with a {type(self).__name__}({', '.join(own)}); build the layer with prior={kind}(...)"
+            )
+        for name, value in saved.items():
+            setattr(self, name, value)
+
+
+#: Kinds of priors, by name; a user's own is registered in the same way.
+PRIORS: Registry[type[Prior]] = Registry("prior")
+
+
+@PRIORS.register("fixed")
 class FixedPrior(Prior):
     """Known inclusion probability ``psi`` and slab variance ``sigma2``."""
 
@@ -74,6 +107,13 @@ class FixedPrior(Prior):
         # KL = coefficients . (H, A, A_w, T, S) + constant, kept ready by dtype and device: a fixed
         # prior costs a training step one dot product.
         self._coefficients: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def numbers(self) -> dict[str, float]:
+        return {"psi": self.psi, "sigma2": self.sigma2}
+
+    def set_extra_state(self, state: object) -> None:
+        super().set_extra_state(state)
+        self._coefficients.clear()
 
     @classmethod
     def paper(cls, n: int) -> FixedPrior:
@@ -101,7 +141,9 @@ class FixedPrior(Prior):
                 0.5 * e.inverse_sigma2,
             )
             coefficients = sums.new_tensor(values)
-            self._coefficients[key] = coefficients
+            # What is made in inference mode can never be differentiated through.
+            if not torch.is_inference_mode_enabled():
+                self._coefficients[key] = coefficients
         return coefficients, -math.log1p(-self.psi) * blocks
 
     def kl(self, sums: Tensor, blocks: int) -> Tensor:
@@ -154,6 +196,7 @@ class _HyperPrior(Prior):
                 raise ValueError(f"{name}={value}; expected a positive number")
 
 
+@PRIORS.register("empirical-bayes")
 class EmpiricalBayesPrior(_HyperPrior):
     """Hyperparameters a, b that are learned by the ELBO and then fixed (the paper's main runs).
 
@@ -166,9 +209,21 @@ class EmpiricalBayesPrior(_HyperPrior):
     ) -> None:
         super().__init__()
         self._check(a_psi=a_psi, b_psi=b_psi, a_beta=a_beta, b_beta=b_beta)
+        self._start = (float(a_psi), float(b_psi)), (float(a_beta), float(b_beta))
         # softplus keeps them positive; the authors' scripts leave them free to cross zero.
-        self.raw_psi = nn.Parameter(torch.tensor([_inverse_softplus(v) for v in (a_psi, b_psi)]))
-        self.raw_beta = nn.Parameter(torch.tensor([_inverse_softplus(v) for v in (a_beta, b_beta)]))
+        self.raw_psi = nn.Parameter(torch.empty(2))
+        self.raw_beta = nn.Parameter(torch.empty(2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """The hyperparameters that it was made with."""
+        with torch.no_grad():
+            for raw, values in zip((self.raw_psi, self.raw_beta), self._start):
+                raw.copy_(torch.tensor([_inverse_softplus(v) for v in values], device="cpu"))
+
+    def has_settled(self, limit: float) -> bool:
+        a, b = softplus(self.raw_psi.detach()).tolist()
+        return a / (a + b) < limit
 
     def psi_parameters(self) -> Iterator[nn.Parameter]:
         yield self.raw_psi
@@ -184,10 +239,6 @@ class EmpiricalBayesPrior(_HyperPrior):
         """a_psi, b_psi, a_beta, b_beta as numbers."""
         values = (*softplus(self.raw_psi).tolist(), *softplus(self.raw_beta).tolist())
         return dict(zip(("a_psi", "b_psi", "a_beta", "b_beta"), values))
-
-    def has_settled(self, limit: float) -> bool:
-        found = self.hyperparameters()
-        return found["a_psi"] / (found["a_psi"] + found["b_psi"]) < limit
 
     def expectations(self) -> Expectations:
         return _expectations(*softplus(self.raw_psi), *softplus(self.raw_beta))
@@ -210,6 +261,7 @@ def _expectations(a_psi: Tensor, b_psi: Tensor, a_beta: Tensor, b_beta: Tensor) 
     )
 
 
+@PRIORS.register("conjugate")
 class ConjugatePrior(_HyperPrior):
     """Hyperpriors integrated by their exact coordinate updates.
 
@@ -226,6 +278,11 @@ class ConjugatePrior(_HyperPrior):
         self._check(a_psi=a_psi, b_psi=b_psi, a_beta=a_beta, b_beta=b_beta)
         self.a_psi, self.b_psi = float(a_psi), float(b_psi)
         self.a_beta, self.b_beta = float(a_beta), float(b_beta)
+
+    def numbers(self) -> dict[str, float]:
+        return {
+            "a_psi": self.a_psi, "b_psi": self.b_psi, "a_beta": self.a_beta, "b_beta": self.b_beta
+        }
 
     def posterior(self, sums: Tensor, blocks: int) -> tuple[Beta, Gamma]:
         """q(psi) and q(1/sigma2) for these sums, in float64."""

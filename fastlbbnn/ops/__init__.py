@@ -1,17 +1,27 @@
-"""One file an operator: its schema, its fake, its autograd. Importing this defines them all."""
+"""The operators as functions: arguments checked, backend chosen, gradients included.
 
-from . import inspect
-from .gated_linear import GatedLinearFunction
-from .gated_mlp import GatedMLPFunction
-from .kl_sums import KLSumsFunction
-from .local_linear import LocalLinearFunction
-from .mixture_linear import MixtureLinearFunction
+One file per operator: its schema, its fake, its autograd and its checked function. Importing this defines
+them all. ``dispatch`` chooses what computes them, ``backends`` knows what there is to choose from.
+"""
+
+from . import noise
+from .dispatch import choose, draw_seed, use_backend
+from .gated_linear import gated_linear
+from .gated_mlp import gated_mlp
+from .kl_sums import kl_sums
+from .local_linear import local_linear
+from .mixture_linear import mixture_linear
+from .parameters import LayerParameters
 
 __all__ = [
-    "GatedLinearFunction",
-    "GatedMLPFunction",
-    "KLSumsFunction",
-    "LocalLinearFunction",
-    "MixtureLinearFunction",
-    "inspect",
+    "LayerParameters",
+    "choose",
+    "draw_seed",
+    "gated_linear",
+    "gated_mlp",
+    "kl_sums",
+    "local_linear",
+    "mixture_linear",
+    "noise",
+    "use_backend",
 ]

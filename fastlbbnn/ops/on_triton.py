@@ -13,6 +13,10 @@ from torch.library import Library
 from ..kernels import launch, launch_backward, launch_local
 from ..kernels.launch import Layer
 from ..kernels.launch_backward import Sinks
+from .parameters import COUNT, empty_as_absent, unflat
+
+#: What the operators take for a tensor: lr, beta1, beta2, eps and the number of the step.
+ADAM_NUMBERS = 5
 
 _library: Library | None = None
 
@@ -83,17 +87,9 @@ def gated_linear_bwd_adam(
 
 
 def _stack(parameters, seeds, samples, blocks, temperatures, hard) -> list[Layer]:
-    given = [None if p.numel() == 0 else p for p in parameters]
     return [
-        _gated_layer(
-            given[5 * l : 5 * l + 5],
-            seeds[l],
-            samples,
-            *blocks[2 * l : 2 * l + 2],
-            temperatures[l],
-            hard,
-        )
-        for l in range(len(temperatures))
+        _gated_layer(layer, seeds[l], samples, *blocks[2 * l : 2 * l + 2], temperatures[l], hard)
+        for l, layer in enumerate(unflat(empty_as_absent(parameters)))
     ]
 
 
@@ -121,21 +117,18 @@ def _stack_backward(dy, dsums, x, layers, hidden, need_dx, sinks) -> Tensor:
 
 def gated_mlp_bwd(dy, dsums, x, parameters, saved, *rest):
     *draw, need_dx = rest
-    given = [None if p.numel() == 0 else p for p in parameters]
-    sinks = [Sinks.gradients(given[i : i + 5]) for i in range(0, len(given), 5)]
+    sinks = [Sinks.gradients(layer) for layer in unflat(empty_as_absent(parameters))]
     dx = _stack_backward(dy, dsums, x, _stack(parameters, *draw), saved, need_dx, sinks)
     return [dx, *(g for s in sinks for g in s.tensors(x))]
 
 
 def gated_mlp_bwd_adam(dy, dsums, x, parameters, saved, *rest):
     *draw, need_dx, exp_avg, exp_avg_sq, hyper = rest
-    given = [None if p.numel() == 0 else p for p in parameters]
-    sinks = [
-        Sinks.steps(
-            given[i : i + 5], exp_avg[i : i + 5], exp_avg_sq[i : i + 5], hyper[5 * i : 5 * i + 25]
-        )
-        for i in range(0, len(given), 5)
-    ]
+    states = zip(
+        unflat(empty_as_absent(parameters)), unflat(exp_avg), unflat(exp_avg_sq),
+        zip(*[iter(hyper)] * (COUNT * ADAM_NUMBERS)),
+    )  # fmt: skip
+    sinks = [Sinks.steps(*state) for state in states]
     return _stack_backward(dy, dsums, x, _stack(parameters, *draw), saved, need_dx, sinks)
 
 

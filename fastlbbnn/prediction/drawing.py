@@ -15,7 +15,8 @@ from ..inference.draws import works_on_last_axis
 from ..inference.likelihoods import Likelihood
 from ..nn.layer import BayesianLayer
 from ..nn.mlp import MLP
-from ..nn.modes import WeightMode, expand_samples, weights
+from ..nn.modes import WeightMode
+from ..nn.passes import expand_samples, weights
 
 #: Draws that one call computes; more take several, so that memory does not grow with their number.
 AT_ONCE = 100

@@ -68,7 +68,11 @@ def mixture_linear(
     seed: Tensor,
     samples: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """``x: [M, K]`` (shared) or ``[S, M, K]`` -> ``y: [S, M, N]`` and the KL's estimate, a scalar."""
+    """``x: [M, K]`` (shared) or ``[S, M, K]`` -> ``y: [S, M, N]`` and the KL's estimate, a scalar.
+
+    An ``x`` of another dtype than the parameters' is converted to theirs, and ``y`` back to its own.
+    """
+    given, x = x.dtype, x.to(kappa.dtype)
     outputs, log_p = [], torch.zeros((), dtype=kappa.dtype, device=kappa.device)
     for s in range(samples):
         w = sample_weights(kappa, rho, None, seed=seed, sample=s)
@@ -80,4 +84,4 @@ def mixture_linear(
             log_p = log_p + prior.log_density(b).sum()
         outputs.append(y)
     sums = kl_sums(kappa, rho, None, bias_kappa, bias_rho)
-    return torch.stack(outputs), negative_posterior_entropy(sums) - log_p / samples
+    return torch.stack(outputs).to(given), negative_posterior_entropy(sums) - log_p / samples

@@ -27,7 +27,8 @@ from ..inference.likelihoods import Likelihood, as_likelihood, likelihood_of, ne
 from ..inference.optim import Adam, param_groups
 from ..machine.describe import versions
 from ..nn.layer import KINDS, bayesian_layers
-from ..nn.modes import WeightMode, weights
+from ..nn.modes import WeightMode
+from ..nn.passes import weights
 from ..structure.density import density
 from .checkpoint import Checkpoint, CheckpointClock, load_network, save_checkpoint, save_network
 from .evaluate import evaluate_networks

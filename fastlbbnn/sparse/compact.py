@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from .. import __version__, reference
-from .._util.checks import explain_failure
 from ..nn.linear import BayesianLinear
+from ..ops.checks import explain_failure
+from ..ops.parameters import LayerParameters
 from ..structure.paths import (
     Structure,
     chain,
@@ -125,7 +126,7 @@ def selection_of(
     for layer, _ in trained:
         # Mean logits: a selection draws nothing.
         logits = None if layer.inclusion is None else layer.inclusion.location()
-        explain_failure(layer.kappa, layer.rho, logits, layer.bias_kappa, layer.bias_rho)
+        explain_failure((LayerParameters(layer.kappa, layer.rho, logits, layer.bias_kappa, layer.bias_rho),))
     kept = [kept_weights(layer, threshold) for layer, _ in trained]
     if not connects(kept):
         if reconnect:

@@ -293,7 +293,7 @@ class SparseModel:
         count = len(self.network.layers)
         if seeds is None:
             if generator is not None or (seed is None and "torch" in sys.modules):
-                from ..ops.functional import draw_seed
+                from ..ops.dispatch import draw_seed
 
                 seeds = draw_seed(generator, "cpu", (count,)).tolist()
             else:

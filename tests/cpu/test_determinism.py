@@ -6,8 +6,8 @@ import pytest
 import torch
 from support.helpers import EPS32, make_parameters
 
-from fastlbbnn.ops import functional
-from fastlbbnn.ops.inspect import noise
+from fastlbbnn import ops
+from fastlbbnn.ops.noise import compiled_noise as noise
 
 pytestmark = pytest.mark.usefixtures("cpp")
 
@@ -28,7 +28,7 @@ def compute(op: str, block=(1, 1)) -> list[torch.Tensor]:
     parameters = make_parameters(*SHAPE, block=block)
     x = torch.randn(33, SHAPE[1], generator=torch.Generator().manual_seed(2)).requires_grad_()
     kwargs = {"temperature": 0.5, "block": block} if op == "gated_linear" else {}
-    y, sums = getattr(functional, op)(x, *parameters, seed=SEED, backend="cpp", **kwargs)
+    y, sums = getattr(ops, op)(x, *parameters, seed=SEED, backend="cpp", **kwargs)
     grads = torch.autograd.grad(y.square().sum() + sums.sum(), [x, *parameters])
     return [y.detach(), sums.detach(), *grads]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fastlbbnn import reference
-from fastlbbnn.ops import functional
-from fastlbbnn.ops.inspect import noise
+from fastlbbnn import ops, reference
+from fastlbbnn.ops.noise import compiled_noise as noise
 from fastlbbnn.reference import Stream
 
 pytestmark = pytest.mark.usefixtures("cpp")
@@ -56,7 +55,7 @@ def test_hard_gates_are_the_same_bits(block):
     )
     kappa, rho = torch.ones(rows, cols), torch.full((rows, cols), -200.0)
     seed = torch.tensor(4)
-    y, _ = functional.gated_linear(
+    y, _ = ops.gated_linear(
         torch.eye(cols), kappa, rho, omega, seed=seed, hard=True, block=block, backend="cpp"
     )
     gates = reference.sample_gates(omega, seed=seed, sample=0, block=block, temperature=1.0, hard=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastlbbnn.ops.inspect import vecmath
+from fastlbbnn.ops.noise import vecmath
 
 pytestmark = pytest.mark.usefixtures("cpp")
 

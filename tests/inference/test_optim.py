@@ -10,7 +10,7 @@ from support.helpers import EPS32
 from torch import nn
 
 import fastlbbnn
-from fastlbbnn.inference.optim import PAPER_STEP_SIZES, Adam, param_groups
+from fastlbbnn.inference.optim import Adam, param_groups
 from fastlbbnn.nn import GaussianLinear, LBBNNLinear
 
 SIZES = {"weights": 1e-2, "inclusion": 3e-2}
@@ -180,12 +180,11 @@ def test_amsgrad_is_refused():
         Adam(LBBNNLinear(2, 2).parameters(), amsgrad=True)
 
 
-def test_param_groups_have_the_papers_step_sizes():
+def test_param_groups_have_a_step_size_per_kind():
+    sizes = {"weights": 1e-4, "inclusion": 1e-1, "psi": 1e-3, "sigma2": 1e-5}
     model = make_model(prior=fastlbbnn.EmpiricalBayesPrior())
-    groups = {g["name"]: g for g in param_groups(model, **PAPER_STEP_SIZES["pre-training"])}
-    assert {n: g["lr"] for n, g in groups.items()} == {
-        "weights": 1e-4, "inclusion": 1e-1, "psi": 1e-3, "sigma2": 1e-5,
-    }
+    groups = {g["name"]: g for g in param_groups(model, **sizes)}
+    assert {n: g["lr"] for n, g in groups.items()} == sizes
     assert {id(p) for p in groups["inclusion"]["params"]} == {
         id(model[0].inclusion.omega), id(model[3].inclusion.omega)
     }

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton is not installed (pip install trito
 from fastlbbnn.kernels import configs
 from fastlbbnn.kernels.configs import TABLES, Choice, Tile, choose, pin, shipped
 
-from fastlbbnn.ops import backends
+from fastlbbnn import ops
 
 CPU = torch.device("cpu")
 
@@ -151,4 +151,4 @@ def test_without_a_gpu_the_backend_says_why():
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(RuntimeError, match=r"backend='triton' cannot run: .* sees no GPU"):
-        backends.choose(torch.ones(1), "triton")
+        ops.choose(torch.ones(1), "triton")

@@ -44,11 +44,11 @@ def test_quick_run_agrees_and_writes_a_report(tmp_path):
 
 @pytest.mark.usefixtures("cpp", "own_environment")
 def test_a_wrong_gradient_is_found(monkeypatch, capsys):
-    right = agreement.functional.gated_linear
+    right = agreement.ops.gated_linear
 
     class Wrong:
-        kl_sums = staticmethod(agreement.functional.kl_sums)
-        local_linear = staticmethod(agreement.functional.local_linear)
+        kl_sums = staticmethod(agreement.ops.kl_sums)
+        local_linear = staticmethod(agreement.ops.local_linear)
 
         @staticmethod
         def gated_linear(x, kappa, *rest, **options):
@@ -56,7 +56,7 @@ def test_a_wrong_gradient_is_found(monkeypatch, capsys):
             shifted = kappa * 1.0001 - kappa.detach() * 0.0001
             return right(x, shifted, *rest, **options)
 
-    monkeypatch.setattr(agreement, "functional", Wrong)
+    monkeypatch.setattr(agreement, "ops", Wrong)
     assert selfcheck.main(["--quick", "--device", "cpu", "--backend", "cpp"]) == 1
     said = capsys.readouterr().out
     assert "SOMETHING IS WRONG" in said
@@ -64,13 +64,13 @@ def test_a_wrong_gradient_is_found(monkeypatch, capsys):
 
 @pytest.mark.usefixtures("cpp", "own_environment")
 def test_a_result_that_changes_from_run_to_run_is_found(monkeypatch):
-    right, calls = agreement.functional.kl_sums, []
+    right, calls = agreement.ops.kl_sums, []
 
     def drifting(*parameters, **options):
         calls.append(1)
         return right(*parameters, **options) * (1.0 + 1e-7 * len(calls))
 
-    monkeypatch.setattr(agreement.functional, "kl_sums", drifting)
+    monkeypatch.setattr(agreement.ops, "kl_sums", drifting)
     case = next(c for c in agreement.cases("cpp", ["float32"], True, False) if c.op == "kl_sums")
     outcome = agreement.check(case, torch.device("cpu"))
     assert not outcome["ok"] and "two runs differ" in outcome["where"]

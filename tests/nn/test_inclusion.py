@@ -11,10 +11,9 @@ from support.random_logits import COLS, RANDOM, ROWS, joint_covariance, make, pe
 from torch import Tensor, nn
 
 import fastlbbnn
-from fastlbbnn import reference
+from fastlbbnn import ops, reference
 from fastlbbnn.nn import MLP, MVN, LBBNNLinear
 from fastlbbnn.nn.inclusion.random import mean_sigmoid
-from fastlbbnn.ops import functional
 
 
 @pytest.fixture(params=list(RANDOM))
@@ -28,7 +27,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_draws_have_the_stated_mean_and_covariance(name):
     family = make(name)
     draws = 4000
-    seeds = functional.draw_seed(torch.Generator().manual_seed(5), "cpu", (draws,))
+    seeds = ops.draw_seed(torch.Generator().manual_seed(5), "cpu", (draws,))
     with torch.no_grad():
         omega = torch.stack([family(s) for s in seeds]).flatten(1)
     sigma = joint_covariance(family)
@@ -69,7 +68,7 @@ def test_a_seed_fixes_the_draw_and_stands_apart_from_the_weights_noise(name):
     seed, other = torch.tensor(11), torch.tensor(12)
     assert torch.equal(family(seed), family(seed))
     assert not torch.equal(family(seed), family(other))
-    z = functional.logit_noise(seed, 3, 70)
+    z = ops.noise.logit_noise(seed, 3, 70)
     assert torch.equal(z, reference.normals(seed ^ reference.LOGIT_KEY, reference.Stream.WEIGHT, 0, 3, 70))
     eps = reference.normals(seed, reference.Stream.WEIGHT, 0, 3, 70)
     # 210 pairs: the correlation of independent noise has a standard deviation of 1/14.5.
@@ -82,7 +81,7 @@ def test_blocks_of_the_triangular_product_are_the_whole(shape):
     family = MVN(rows, cols, dtype=torch.float64)
     perturb(family, size=0.1)  # above the diagonal, too, where nothing may be read
     seed = torch.tensor(3)
-    z = functional.logit_noise(seed, rows, cols).double()
+    z = ops.noise.logit_noise(seed, rows, cols).double()
     expected = family.xi + z @ family.cholesky().T
     direction = torch.randn(shape, dtype=torch.float64)
     parameters = list(family.parameters())
@@ -175,7 +174,7 @@ def test_rounding_leaves_probabilities(sd):
 
 def test_probabilities_are_the_mean_of_drawn_alphas(name):
     family = make(name)
-    seeds = functional.draw_seed(torch.Generator().manual_seed(8), "cpu", (1000,))
+    seeds = ops.draw_seed(torch.Generator().manual_seed(8), "cpu", (1000,))
     with torch.no_grad():
         alpha = torch.stack([torch.sigmoid(family(s)) for s in seeds])
         error = 5 * alpha.std(0) / math.sqrt(len(seeds))
@@ -189,7 +188,7 @@ def test_indicators_correlate_as_drawn_ones(name):
     family = make(name, 2, 4)
     draws = 4000
     got = family.indicator_correlation(1, draws=draws, generator=torch.Generator().manual_seed(1))
-    seeds = functional.draw_seed(torch.Generator().manual_seed(8), "cpu", (draws,))
+    seeds = ops.draw_seed(torch.Generator().manual_seed(8), "cpu", (draws,))
     with torch.no_grad():
         alpha = torch.stack([torch.sigmoid(family(s)[1]) for s in seeds])
     gamma = torch.bernoulli(alpha, generator=torch.Generator().manual_seed(2))

@@ -9,21 +9,21 @@ from torch import Tensor, nn
 import fastlbbnn
 from fastlbbnn.inference.elbo import elbo, kl
 from fastlbbnn.inference.optim import Adam, param_groups
-from fastlbbnn.nn import BayesianLayer, GaussianLinear, LBBNNLinear
+from fastlbbnn.nn import GaussianLinear, LBBNNLinear
 from fastlbbnn.nn.layer import bayesian_layers
-from fastlbbnn.nn.modes import current_pass
-from fastlbbnn.nn.recording import leave_kl, record_sums
+from fastlbbnn.nn.linear_layer import LinearLayer
+from fastlbbnn.nn.passes import current_pass, recorded_pass
 from fastlbbnn.structure.density import density
 
 X, Y = torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
 
 
-class Shrunk(BayesianLayer):
+class Shrunk(LinearLayer):
     """Point weights with an L2 norm for a KL, which it leaves on the way if it ``leaves``."""
 
     def __init__(self, in_features: int, out_features: int, leaves: bool = True) -> None:
-        super().__init__()
-        self.in_features, self.out_features, self.leaves = in_features, out_features, leaves
+        super().__init__(in_features, out_features)
+        self.leaves = leaves
         self.kappa = nn.Parameter(torch.randn(out_features, in_features))
         self.scale = nn.Parameter(torch.tensor(2.0))
 
@@ -31,9 +31,9 @@ class Shrunk(BayesianLayer):
         return self.scale * self.kappa.square().sum()
 
     def forward(self, x: Tensor) -> Tensor:
-        self._check_input(x, current_pass())
+        self._rows(x, current_pass())
         if self.leaves:
-            leave_kl(self, self.kl())
+            self._leave_kl(self.kl())
         return x @ self.kappa.T
 
     def density(self, mode="median-mean", threshold=0.5) -> float:
@@ -74,7 +74,7 @@ def test_a_network_without_five_sums_has_a_kl():
 
 def test_only_the_first_kl_of_a_pass_counts():
     layer = Shrunk(6, 6)
-    with record_sums() as recorded:
+    with recorded_pass() as recorded:
         layer(layer(X))
     assert list(recorded.kls) == [layer]
     bound = elbo(nn.Sequential(layer, layer), X, X, n_data=8, likelihood="gaussian")
@@ -84,7 +84,7 @@ def test_only_the_first_kl_of_a_pass_counts():
 def test_outside_of_a_recording_nothing_is_kept():
     layer = Shrunk(6, 3)
     layer(X)
-    with record_sums() as recorded:
+    with recorded_pass() as recorded:
         pass
     assert recorded.kls == {}
 
@@ -92,7 +92,7 @@ def test_outside_of_a_recording_nothing_is_kept():
 def test_a_layer_may_leave_sums_and_a_kl_of_something_else():
     class Both(GaussianLinear):
         def forward(self, x: Tensor) -> Tensor:
-            leave_kl(self, torch.tensor(7.0))
+            self._leave_kl(torch.tensor(7.0))
             return super().forward(x)
 
     layer = Both(6, 3)

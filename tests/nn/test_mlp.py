@@ -11,7 +11,7 @@ from torch import nn
 
 import fastlbbnn
 from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear, WeightMode, expand_samples, weights
-from fastlbbnn.ops import functional
+from fastlbbnn.nn import mlp as mlp_module
 
 SIZES = (13, 21, 8, 5)
 
@@ -27,13 +27,13 @@ def pair(**kwargs) -> tuple[MLP, nn.Sequential]:
 def fused_calls(monkeypatch) -> list[int]:
     """Grows by one with every pass through the fused operator."""
     calls: list[int] = []
-    original = functional.gated_mlp_unchecked
+    original = mlp_module.call
 
     def counted(*args, **kwargs):
         calls.append(1)
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(functional, "gated_mlp_unchecked", counted)
+    monkeypatch.setattr(mlp_module, "call", counted)
     return calls
 
 

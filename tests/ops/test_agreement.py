@@ -6,8 +6,7 @@ import pytest
 import torch
 from support.helpers import EPS32, assert_agrees, make_parameters
 
-from fastlbbnn import reference
-from fastlbbnn.ops import functional
+from fastlbbnn import ops, reference
 
 pytestmark = pytest.mark.usefixtures("cpp")
 
@@ -35,7 +34,7 @@ def run(function, x, parameters, dtype, **kwargs):
 
 
 def compare(op, x, parameters, extra=None, **kwargs):
-    fused = run(getattr(functional, op), x, parameters, torch.float32, backend="cpp", **kwargs)
+    fused = run(getattr(ops, op), x, parameters, torch.float32, backend="cpp", **kwargs)
     plain = run(getattr(reference, op), x, parameters, torch.float32, **kwargs)
     exact = run(getattr(reference, op), x, parameters, torch.float64, **kwargs)
     for name in exact:
@@ -112,7 +111,7 @@ def test_kl_sums(block, gated, bias):
     parameters = make_parameters(41, 401, block=block, gated=gated, bias=bias)
     results = []
     for function, dtype in (
-        (lambda *p: functional.kl_sums(*p, block=block, backend="cpp"), torch.float32),
+        (lambda *p: ops.kl_sums(*p, block=block, backend="cpp"), torch.float32),
         (lambda *p: reference.kl_sums(*p, block=block), torch.float32),
         (lambda *p: reference.kl_sums(*p, block=block), torch.float64),
     ):
@@ -141,7 +140,7 @@ def test_extreme_parameters(op, rho, omega):
         parameters[4].fill_(rho)
     kwargs = {"temperature": 0.5} if op == "gated_linear" else {}
     x = make_x(5, 41)
-    fused = run(getattr(functional, op), x, parameters, torch.float32, seed=SEED, backend="cpp", **kwargs)
+    fused = run(getattr(ops, op), x, parameters, torch.float32, seed=SEED, backend="cpp", **kwargs)
     exact = run(getattr(reference, op), x, parameters, torch.float64, seed=SEED, **kwargs)
     for name in exact:
         assert torch.isfinite(fused[name]).all(), name
@@ -161,7 +160,7 @@ def test_gates_are_recovered_where_a_sampled_weight_vanishes():
         parameters[1][::2] = -200.0
     x = make_x(5, 41)
     fused = run(
-        functional.gated_linear, x, parameters, torch.float32, seed=SEED, temperature=0.5, backend="cpp"
+        ops.gated_linear, x, parameters, torch.float32, seed=SEED, temperature=0.5, backend="cpp"
     )
     exact = run(reference.gated_linear, x, parameters, torch.float64, seed=SEED, temperature=0.5)
     # d kappa = g dw + 2 c_S alpha kappa holds the gate itself. Two float32 products of 5 terms.
@@ -173,9 +172,9 @@ def test_gates_are_recovered_where_a_sampled_weight_vanishes():
 def test_non_contiguous_tensors_are_taken():
     parameters = make_parameters(23, 41, bias=False)
     x = make_x(5, 41)
-    expected = functional.gated_linear(x, *parameters, seed=SEED, backend="cpp")
+    expected = ops.gated_linear(x, *parameters, seed=SEED, backend="cpp")
     strided = [None if p is None else p.detach().T.contiguous().T for p in parameters]
     assert not strided[0].is_contiguous()
-    got = functional.gated_linear(x.T.contiguous().T, *strided, seed=SEED, backend="cpp")
+    got = ops.gated_linear(x.T.contiguous().T, *strided, seed=SEED, backend="cpp")
     assert torch.equal(got[0], expected[0])
     assert torch.equal(got[1], expected[1])

@@ -7,8 +7,7 @@ import torch
 from support.helpers import assert_agrees, make_parameters
 from torch.library import opcheck
 
-from fastlbbnn import reference
-from fastlbbnn.ops import functional
+from fastlbbnn import ops, reference
 
 OPS = torch.ops.fastlbbnn
 SIZES = (13, 41, 7, 5)
@@ -45,7 +44,7 @@ def layer_by_layer(x, stack, *, seeds, samples, blocks, temperatures, hard, back
     """The specification: gated_linear and ReLU in turn."""
     all_sums = []
     for i, (layer, block, temperature) in enumerate(zip(stack, blocks, temperatures)):
-        x, sums = functional.gated_linear(
+        x, sums = ops.gated_linear(
             x if i == 0 else torch.relu(x), *layer, seed=seeds[i], samples=samples, block=block,
             temperature=temperature, hard=hard, backend=backend,
         )
@@ -60,7 +59,7 @@ def test_the_stack_is_its_layers_in_turn(backend, samples, per_sample, hard):
     shape = (samples, 9, SIZES[0]) if per_sample else (9, SIZES[0])
     x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
     kwargs = {"samples": samples, "blocks": BLOCKS, "temperatures": TEMPERATURES, "hard": hard}
-    fused = run(functional.gated_mlp, stack, x, torch.float32, backend=backend, **kwargs)
+    fused = run(ops.gated_mlp, stack, x, torch.float32, backend=backend, **kwargs)
     loop = run(layer_by_layer, stack, x, torch.float32, backend=backend, **kwargs)
     exact = run(layer_by_layer, stack, x, torch.float64, backend="reference", **kwargs)
     for i, (got, plain, truth) in enumerate(zip(fused, loop, exact)):
@@ -74,7 +73,7 @@ def test_the_fused_stack_agrees_with_the_reference(sizes, gated, bias):
     stack = make_stack(sizes, gated=gated, bias=bias)
     x = torch.randn(5, sizes[0], generator=torch.Generator().manual_seed(4))
     kwargs = {"samples": 2, "blocks": [(1, 1)] * len(stack), "temperatures": [0.5] * len(stack)}
-    fused = run(functional.gated_mlp, stack, x, torch.float32, backend="cpp", **kwargs)
+    fused = run(ops.gated_mlp, stack, x, torch.float32, backend="cpp", **kwargs)
     plain = run(reference.gated_mlp, stack, x, torch.float32, **kwargs)
     exact = run(reference.gated_mlp, stack, x, torch.float64, **kwargs)
     for i, (got, rounded, truth) in enumerate(zip(fused, plain, exact)):
@@ -84,7 +83,7 @@ def test_the_fused_stack_agrees_with_the_reference(sizes, gated, bias):
 @pytest.mark.usefixtures("cpp")
 def test_an_empty_batch():
     stack = make_stack()
-    y, sums, dx, *_ = run(functional.gated_mlp, stack, torch.zeros(0, SIZES[0]), torch.float32, backend="cpp")
+    y, sums, dx, *_ = run(ops.gated_mlp, stack, torch.zeros(0, SIZES[0]), torch.float32, backend="cpp")
     assert y.shape == (1, 0, SIZES[-1])
     assert dx.shape == (0, SIZES[0])
     assert torch.isfinite(sums).all()
@@ -115,7 +114,7 @@ def test_a_compiled_call_equals_an_eager_one(backend):
     x = torch.randn(4, SIZES[0], requires_grad=True)
 
     def call(x, stack):
-        y, sums = functional.gated_mlp(x, stack, seeds=make_seeds(3), samples=2, backend=backend)
+        y, sums = ops.gated_mlp(x, stack, seeds=make_seeds(3), samples=2, backend=backend)
         return y.square().sum() + sums.sum()
 
     leaves = [x, *(p for layer in stack for p in layer)]
@@ -130,7 +129,7 @@ def test_a_compiled_call_equals_an_eager_one(backend):
 def test_a_second_derivative_raises():
     stack = make_stack()
     x = torch.randn(4, SIZES[0], requires_grad=True)
-    y, _ = functional.gated_mlp(x, stack, backend="cpp")
+    y, _ = ops.gated_mlp(x, stack, backend="cpp")
     (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiated twice"):
         dx.sum().backward()
@@ -151,7 +150,7 @@ def test_a_second_derivative_raises():
 def test_bad_input_says_what_was_expected(backend, change, error, message):
     arguments = {"x": torch.zeros(4, SIZES[0]), "parameters": make_stack(), **change}
     with pytest.raises(error, match=message):
-        functional.gated_mlp(arguments.pop("x"), arguments.pop("parameters"), backend=backend, **arguments)
+        ops.gated_mlp(arguments.pop("x"), arguments.pop("parameters"), backend=backend, **arguments)
 
 
 def test_nan_parameters_are_named(backend):
@@ -159,14 +158,14 @@ def test_nan_parameters_are_named(backend):
     with torch.no_grad():
         stack[1][1][2, 3] = float("nan")
     with pytest.raises(ValueError, match=r"rho.*\[2, 3\]"):
-        functional.gated_mlp(torch.zeros(4, SIZES[0]), stack, backend=backend)
+        ops.gated_mlp(torch.zeros(4, SIZES[0]), stack, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpp"])
 def test_a_nan_among_the_inputs_stays_one_through_the_relu(backend):
     stack, x = make_stack(), torch.randn(4, SIZES[0])
     x[1, 0] = torch.nan
-    y, _ = functional.gated_mlp(
+    y, _ = ops.gated_mlp(
         x, stack, seeds=make_seeds(3), samples=1, blocks=[(1, 1)] * 3, temperatures=[0.5] * 3, hard=True,
         backend=backend,
     )

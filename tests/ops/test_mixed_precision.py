@@ -8,9 +8,8 @@ from support.helpers import make_parameters
 from torch import nn
 
 import fastlbbnn
-from fastlbbnn import reference
-from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear
-from fastlbbnn.ops import functional
+from fastlbbnn import ops, reference
+from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear, linear
 
 SEED = torch.tensor(77)
 HALF = [torch.bfloat16, torch.float16]
@@ -19,7 +18,7 @@ HALF = [torch.bfloat16, torch.float16]
 def run(op, x, parameters, **kwargs):
     """Outputs, sums, and gradients of the sum of all of them."""
     x = x.detach().requires_grad_()
-    y, sums = getattr(functional, op)(x, *parameters, seed=SEED, samples=2, **kwargs)
+    y, sums = getattr(ops, op)(x, *parameters, seed=SEED, samples=2, **kwargs)
     return y, sums, *torch.autograd.grad(y.float().sum() + sums.sum(), [x, *parameters])
 
 
@@ -46,7 +45,7 @@ def test_a_stack_agrees_with_its_layers(dtype, backend):
     layers = [make_parameters(7, 10), make_parameters(3, 7)]
     x = torch.randn(5, 10, generator=torch.Generator().manual_seed(0)).to(dtype)
     seeds = torch.tensor([3, 4])
-    y, sums = functional.gated_mlp(x, layers, seeds=seeds, backend=backend)
+    y, sums = ops.gated_mlp(x, layers, seeds=seeds, backend=backend)
     exact, _ = reference.gated_mlp(
         x.double(), [[p.double() for p in layer] for layer in layers], seeds=seeds,
         blocks=[(1, 1)] * 2, temperatures=[1.0] * 2,
@@ -64,12 +63,12 @@ def test_a_stack_agrees_with_its_layers(dtype, backend):
 def test_other_mixtures_are_refused(dtype):
     x, parameters = torch.ones(2, 10, dtype=dtype), make_parameters(7, 10)
     with pytest.raises(TypeError, match="bfloat16 or float16 beside float32 parameters"):
-        functional.gated_linear(x, *parameters)
+        ops.gated_linear(x, *parameters)
     with pytest.raises(TypeError, match="expected one dtype"):
         LBBNNLinear(10, 7)(x)
     half = [p.detach().half() for p in parameters]
     with pytest.raises(TypeError, match=r"x is torch.float32 and kappa is torch.float16"):
-        functional.gated_linear(x.float(), *half)
+        ops.gated_linear(x.float(), *half)
 
 
 LAYERS = [
@@ -105,17 +104,17 @@ def test_autocast_is_an_input_in_its_dtype(make, training):
 
 def test_autocast_changes_nothing_inside_the_reference():
     x, parameters = torch.randn(3, 10), make_parameters(7, 10)
-    expected = functional.gated_linear(x.bfloat16(), *parameters, seed=SEED, backend="reference")
+    expected = ops.gated_linear(x.bfloat16(), *parameters, seed=SEED, backend="reference")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = functional.gated_linear(x, *parameters, seed=SEED, backend="reference")
+        got = ops.gated_linear(x, *parameters, seed=SEED, backend="reference")
     assert torch.equal(got[0], expected[0]) and torch.equal(got[1], expected[1])
 
 
 def test_samples_of_one_input_stay_one_input_under_autocast(monkeypatch):
     layer, seen = LBBNNLinear(10, 4), []
-    right = functional.gated_linear_unchecked
+    right = linear.call
     monkeypatch.setattr(
-        functional, "gated_linear_unchecked", lambda x, *a, **k: (seen.append(x), right(x, *a, **k))[1]
+        linear, "call", lambda op, x, *a, **k: (seen.append(x), right(op, x, *a, **k))[1]
     )
     x = fastlbbnn.expand_samples(torch.randn(3, 10), 5)
     with torch.autocast("cpu", dtype=torch.bfloat16), fastlbbnn.weights("sampled", samples=5):
@@ -145,7 +144,7 @@ def test_mixed_precision_compiles_into_one_graph():
     layer, x = LBBNNLinear(10, 4), torch.randn(3, 10, dtype=torch.bfloat16)
 
     def call(x):
-        y, sums = functional.gated_linear(x, layer.kappa, layer.rho, layer.omega, seed=SEED)
+        y, sums = ops.gated_linear(x, layer.kappa, layer.rho, layer.omega, seed=SEED)
         return y.float().sum() + sums.sum()
 
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")

@@ -9,8 +9,8 @@ from torch import nn
 from torch.library import opcheck
 
 import fastlbbnn
+from fastlbbnn import ops
 from fastlbbnn.nn import LBBNNLinear
-from fastlbbnn.ops import functional
 
 SEED = torch.tensor(5)
 OPS = torch.ops.fastlbbnn
@@ -66,7 +66,7 @@ def test_compiled_functions_equal_eager_ones(backend, op):
 
     def call(x, *parameters):
         arguments = parameters if op == "kl_sums" else (x, *parameters)
-        out = getattr(functional, op)(*arguments, backend=backend, **kwargs)
+        out = getattr(ops, op)(*arguments, backend=backend, **kwargs)
         return sum(o.square().sum() for o in (out if isinstance(out, tuple) else (out,)))
 
     eager = call(x, *parameters)
@@ -107,7 +107,7 @@ def test_a_second_derivative_is_refused_in_words(op):
     parameters = make_parameters(6, 10)
     x = torch.randn(4, 10, requires_grad=True)
     arguments = parameters if op == "kl_sums" else (x, *parameters)
-    out = getattr(functional, op)(*arguments, backend="cpp")
+    out = getattr(ops, op)(*arguments, backend="cpp")
     scalar = (out[0] if isinstance(out, tuple) else out).square().sum()
     (first,) = torch.autograd.grad(scalar, parameters[0], create_graph=True)
     with pytest.raises(RuntimeError, match="differentiated twice"):
@@ -116,7 +116,7 @@ def test_a_second_derivative_is_refused_in_words(op):
 
 def test_the_reference_has_second_derivatives():
     parameters = make_parameters(6, 10)
-    y, _ = functional.gated_linear(torch.randn(4, 10), *parameters, seed=SEED, backend="reference")
+    y, _ = ops.gated_linear(torch.randn(4, 10), *parameters, seed=SEED, backend="reference")
     (first,) = torch.autograd.grad(y.square().sum(), parameters[0], create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), parameters[0])
     assert (second != 0).any()

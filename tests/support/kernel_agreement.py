@@ -6,8 +6,7 @@ import torch
 from fastlbbnn.kernels.configs import TABLES, Choice, Tile, pin
 from support.helpers import EPS32, assert_agrees, relative_error
 
-from fastlbbnn import reference
-from fastlbbnn.ops import functional
+from fastlbbnn import ops, reference
 
 SEED = torch.tensor(-987654321987)
 NAMES = ("kappa", "rho", "omega", "bias_kappa", "bias_rho")
@@ -58,7 +57,7 @@ def run(function, x, parameters, dtype, parameter_dtype=None, **kwargs):
 
 def compare(op, x, parameters, **kwargs):
     """float32: at most twice the error of plain PyTorch, both against float64."""
-    fused = run(getattr(functional, op), x, parameters, torch.float32, backend="triton", **kwargs)
+    fused = run(getattr(ops, op), x, parameters, torch.float32, backend="triton", **kwargs)
     plain = run(getattr(reference, op), x, parameters, torch.float32, **kwargs)
     exact = run(getattr(reference, op), x, parameters, torch.float64, **kwargs)
     for name in exact:
@@ -76,7 +75,7 @@ def compare_half(op, x, parameters, dtype=torch.float16, **kwargs):
     """
     half = [None if p is None else p.detach().to(dtype) for p in parameters]
     x, rounding = x.to(dtype), torch.finfo(dtype).eps / 2
-    fused = run(getattr(functional, op), x, half, dtype, backend="triton", **kwargs)
+    fused = run(getattr(ops, op), x, half, dtype, backend="triton", **kwargs)
     exact = run(getattr(reference, op), x, half, torch.float64, **kwargs)
     for name in exact:
         assert torch.isfinite(fused[name]).all(), name
@@ -94,7 +93,7 @@ def compare_mixed(op, x, parameters, dtype, **kwargs):
     """
     x, rounding = x.to(dtype), torch.finfo(dtype).eps / 2
     single = torch.float32
-    fused = run(getattr(functional, op), x, parameters, dtype, single, backend="triton", **kwargs)
+    fused = run(getattr(ops, op), x, parameters, dtype, single, backend="triton", **kwargs)
     plain = run(getattr(reference, op), x, parameters, single, **kwargs)
     exact = run(getattr(reference, op), x, parameters, torch.float64, **kwargs)
     for name in exact:

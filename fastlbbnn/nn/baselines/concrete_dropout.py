@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..._util.checks import check_choice, check_positive_int, check_temperature
+from ..._util.checks import check_choice, check_temperature
 from ..._util.memory import staggered_empty
-from ...ops import functional
-from ...ops.draws import logistics, normals
+from ...ops.dispatch import call, draw_seed
+from ...ops.gated_linear import GATED_LINEAR
+from ...ops.noise import logistics, normals
 from ...reference import Stream
 from ...reference.local_linear import MIN_VARIANCE
+from ...reference.parameters import LayerParameters
 from ...reference.sums import negative_entropy
-from ..layer import BayesianLayer
-from ..modes import WeightMode, current_pass
-from ..recording import is_recording, leave_kl
+from ..layer import LAYERS
+from ..linear_layer import LinearLayer
+from ..modes import WeightMode
+from ..passes import current_pass
 
 Drops = Literal["inputs", "outputs", "weights"]
 
@@ -26,8 +29,9 @@ Drops = Literal["inputs", "outputs", "weights"]
 _NO_SPREAD = -40.0
 
 
-class ConcreteDropoutLinear(BayesianLayer):
-    """Dropout as a posterior (Gal, Hron and Kendall, 2017): one learned rate ``p`` a layer.
+@LAYERS.register("concrete-dropout")
+class ConcreteDropoutLinear(LinearLayer):
+    """Dropout as a posterior (Gal, Hron and Kendall, 2017): one learned rate ``p`` per layer.
 
     An input is kept with probability alpha = 1 - p, with all its weights M = kappa/alpha, so that
     kappa is the posterior mean. A point mass at M has no density, so q is a mixture of two Gaussians of
@@ -44,13 +48,13 @@ class ConcreteDropoutLinear(BayesianLayer):
 
         KL = (|kappa|^2/alpha + |b|^2)/(2 sigma2) + N K (alpha log alpha + (1-alpha) log(1-alpha)).
 
-    A training pass relaxes the masks, one an observation: z = sigmoid((omega - logit u)/temperature)
-    with alpha = sigmoid(omega). Masks of weights would be N K numbers an observation; there activations are
-    drawn, one an observation, as normals with the moments that the masks give them:
+    A training pass relaxes the masks, one per observation: z = sigmoid((omega - logit u)/temperature)
+    with alpha = sigmoid(omega). Masks of weights would be N K numbers per observation; there activations are
+    drawn, one per observation, as normals with the moments that the masks give them:
 
         mean = x kappa' + b,   var = (1-alpha)/alpha x^2 (kappa^2)'.
 
-    A sampled pass draws networks: one binary mask a sample, the same for all observations. The mean pass
+    A sampled pass draws networks: one binary mask per sample, the same for all observations. The mean pass
     has no noise. There is no pruning rule, so the median modes are the sampled and the mean one.
 
     Args:
@@ -76,12 +80,10 @@ class ConcreteDropoutLinear(BayesianLayer):
         temperature: float = 0.1,
         sigma2: float = 1.0,
         scaled_start: bool = False,
-        device=None,
-        dtype=None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
-        super().__init__()
-        self.in_features = check_positive_int("in_features", in_features)
-        self.out_features = check_positive_int("out_features", out_features)
+        super().__init__(in_features, out_features)
         check_temperature(temperature)
         if not 0.0 < dropout < 1.0:
             raise ValueError(f"dropout={dropout}; expected a rate strictly between 0 and 1")
@@ -128,6 +130,9 @@ class ConcreteDropoutLinear(BayesianLayer):
         """Share of the weights that a mode uses: drawn networks keep 1 - p, means keep all."""
         return 1.0 - self.dropout_rate() if WeightMode(mode).random else 1.0
 
+    def settings(self) -> dict[str, Any]:
+        return {"drops": self.drops, "temperature": self.temperature, "sigma2": self.sigma2}
+
     def step_groups(self) -> dict[str, list[nn.Parameter]]:
         weights = [p for p in (self.kappa, self.bias_kappa) if p is not None]
         return {"weights": weights, "inclusion": [self.omega]}
@@ -136,14 +141,13 @@ class ConcreteDropoutLinear(BayesianLayer):
         """``[..., in_features] -> [..., out_features]``."""
         current = current_pass()
         mode = self._pass_mode(current)
-        self._check_input(x, current)
+        rows, single, samples = self._rows(x, current), current.samples is None, current.samples or 1
         self._refuse_sampled_kl(current)
         if not mode.random:
             return F.linear(x, self.kappa, self.bias_kappa)
-        if is_recording():
-            leave_kl(self, self.kl())
-        rows, single, samples = self._rows(x, current), current.samples is None, current.samples or 1
-        seed = functional.draw_seed(current.generator, x.device)
+        if current.recorded is not None:
+            current.recorded.leave_kl(self, self.kl())
+        seed = draw_seed(current.generator, x.device)
         relaxed = mode is WeightMode.RELAXED
         if self.drops != "weights":
             y = self._with_masked_units(rows, seed, samples, relaxed, single)
@@ -151,7 +155,7 @@ class ConcreteDropoutLinear(BayesianLayer):
             y = self._with_drawn_activations(rows, seed, samples, single)
         else:
             y = self._with_masked_weights(rows, seed, samples, single)
-        return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
+        return self._shaped(y, x)
 
     def _with_masked_units(
         self, rows: Tensor, seed: Tensor, samples: int, relaxed: bool, single: bool
@@ -177,12 +181,11 @@ class ConcreteDropoutLinear(BayesianLayer):
         return mean + variance.clamp_min(MIN_VARIANCE).sqrt() * (noise[0] if single else noise)
 
     def _with_masked_weights(self, rows: Tensor, seed: Tensor, samples: int, single: bool) -> Tensor:
-        """``functional.gated_linear``'s weights: the gates are the masks, all with one logit."""
+        """``ops.gated_linear``'s weights: the gates are the masks, all with one logit."""
         kept = self.kappa / torch.sigmoid(self.omega)
-        y, _ = functional.gated_linear_unchecked(
-            rows, kept, torch.full_like(kept, _NO_SPREAD), self.omega.expand_as(kept).contiguous(), None,
-            None, seed, samples, (1, 1), 1.0, True, single=single,
-        )
+        logits = self.omega.expand_as(kept).contiguous()
+        layer = LayerParameters(kept, torch.full_like(kept, _NO_SPREAD), logits)
+        y, _ = call(GATED_LINEAR, rows, (layer,), seed, samples, (1, 1), 1.0, True, single=single)
         return y if self.bias_kappa is None else y + self.bias_kappa
 
     def extra_repr(self) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...ops.draws import normals
+from ...ops.noise import normals
 from ...reference import Stream, log_softplus, softplus
+from ..layer import LAYERS
 from .input_scales import InputScaleLinear
 
 
@@ -28,6 +30,7 @@ def lognormal_kl(mu: Tensor, rho: Tensor, sign: Tensor, log_scale: Tensor | floa
     return torch.exp(shift + 0.5 * variance) - 0.5 * (shift + log_variance + 1.0 + math.log(2.0))
 
 
+@LAYERS.register("horseshoe")
 class HorseshoeLinear(InputScaleLinear):
     """Weights w_nk = z_k v_nk, v ~ N(0, sigma2), z_k = g l_k, with half-Cauchy scales.
 
@@ -58,8 +61,8 @@ class HorseshoeLinear(InputScaleLinear):
         threshold: float = InputScaleLinear.DEFAULT_THRESHOLD,
         global_scale: float = 1e-5,
         sigma2: float = 1.0,
-        device=None,
-        dtype=None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             in_features, out_features, bias, threshold=threshold, sigma2=sigma2, device=device,
@@ -124,6 +127,9 @@ class HorseshoeLinear(InputScaleLinear):
     def log_alpha(self) -> Tensor:
         """log(Var[l_k]/E[l_k]^2), [K]."""
         return torch.log(torch.expm1(self._log_moments()[3].square()))
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "global_scale": self.global_scale}
 
     def scale_parameters(self) -> list[nn.Parameter]:
         return [self.global_kappa, self.global_rho, self.local_kappa, self.local_rho]

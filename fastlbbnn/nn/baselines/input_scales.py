@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...ops import functional
-from ..layer import GaussianWeights
-from ..modes import WeightMode, current_pass
+from ... import ops
+from ...ops.dispatch import call, draw_seed
+from ...ops.gated_linear import GATED_LINEAR
+from ...ops.local_linear import LOCAL_LINEAR
+from ..linear_layer import GaussianWeights
+from ..modes import WeightMode
+from ..passes import current_pass
 from ..priors import FixedPrior
-from ..recording import is_recording, leave_kl
 
 
 class InputScaleLinear(GaussianWeights):
@@ -44,8 +48,8 @@ class InputScaleLinear(GaussianWeights):
         *,
         threshold: float,
         sigma2: float,
-        device,
-        dtype,
+        device: Any,
+        dtype: Any,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         if math.isnan(threshold):
@@ -82,8 +86,7 @@ class InputScaleLinear(GaussianWeights):
     # --- the protocol --------------------------------------------------------------------------
 
     def kl(self) -> Tensor:
-        kappa, rho, *bias = self._gaussian()
-        return self._kl(functional.kl_sums(kappa, rho, None, *bias))
+        return self._kl(ops.kl_sums(*self._gaussian()))
 
     def _kl(self, sums: Tensor) -> Tensor:
         return self._gaussian_prior.kl(sums, 0) + self.scale_kl()
@@ -101,10 +104,16 @@ class InputScaleLinear(GaussianWeights):
         return 1.0
 
     def step_groups(self) -> dict[str, list[nn.Parameter]]:
-        weights = [p for p in self._gaussian() if p is not None]
+        weights = [p for p in self._gaussian() if isinstance(p, nn.Parameter)]
         return {"weights": weights, "scales": self.scale_parameters()}
 
-    def mean_weight(self, mode: WeightMode = WeightMode.MEAN) -> Tensor:
+    def kept(self, threshold: float = 0.5) -> Tensor:
+        return self.kept_inputs().expand(self.out_features, self.in_features)
+
+    def settings(self) -> dict[str, Any]:
+        return {"threshold": self.threshold}
+
+    def mean_weight(self, mode: WeightMode = WeightMode.MEAN, threshold: float = 0.5) -> Tensor:
         """Posterior mean kappa E[z], [N, K]; with MEDIAN_MEAN zero where the input is pruned."""
         scales = self.mean_scales()
         if mode is WeightMode.MEDIAN_MEAN:
@@ -115,29 +124,26 @@ class InputScaleLinear(GaussianWeights):
         """``[..., in_features] -> [..., out_features]``."""
         current = current_pass()
         mode = self._pass_mode(current)
-        self._check_input(x, current)
+        rows, single, samples = self._rows(x, current), current.samples is None, current.samples or 1
         self._refuse_sampled_kl(current)
         if not mode.random:
             return F.linear(x, self.mean_weight(mode), self.bias_kappa)
-        rows, single, samples = self._rows(x, current), current.samples is None, current.samples or 1
         relaxed = mode is WeightMode.RELAXED
-        seeds = functional.draw_seed(current.generator, x.device, (2,))
+        seeds = draw_seed(current.generator, x.device, (2,))
         scales = self.sample_scales(seeds[0], samples, rows.shape[-2] if relaxed else 1)
         if mode is WeightMode.MEDIAN:
             scales = scales * self.kept_inputs()
         rows = rows * (scales[0] if single else scales)
-        kappa, rho, *bias = self._gaussian()
+        layer = self._gaussian()
         if relaxed:
-            y, sums = functional.local_linear_unchecked(
-                rows, kappa, rho, None, *bias, seeds[1], samples, single=single
-            )
+            y, sums = call(LOCAL_LINEAR, rows, (layer,), seeds[1], samples, single=single)
         else:
-            y, sums = functional.gated_linear_unchecked(
-                rows, kappa, rho, None, *bias, seeds[1], samples, (1, 1), 1.0, True, single=single
+            y, sums = call(
+                GATED_LINEAR, rows, (layer,), seeds[1], samples, (1, 1), 1.0, True, single=single
             )
-        if is_recording():
-            leave_kl(self, self._kl(sums))
-        return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
+        if current.recorded is not None:
+            current.recorded.leave_kl(self, self._kl(sums))
+        return self._shaped(y, x)
 
     def extra_repr(self) -> str:
         return (

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...ops import functional
+from ...ops.dispatch import call, draw_seed
+from ...ops.gated_linear import GATED_LINEAR
+from ...ops.mixture_linear import MIXTURE_LINEAR
 from ...reference import ScaleMixture
-from ..layer import GaussianWeights
-from ..modes import current_pass
-from ..recording import is_recording, leave_kl
+from ..layer import LAYERS
+from ..linear_layer import GaussianWeights
+from ..passes import current_pass
 
 
+@LAYERS.register("mixture")
 class MixtureLinear(GaussianWeights):
     """Gaussian weights and biases whose prior is a mixture of a wide and a narrow Gaussian.
 
@@ -37,8 +41,8 @@ class MixtureLinear(GaussianWeights):
         *,
         pi: float = 0.5,
         variances: tuple[float, float] = (1.0, math.exp(-6.0)),
-        device=None,
-        dtype=None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         if not 0.0 < pi < 1.0:
@@ -62,31 +66,29 @@ class MixtureLinear(GaussianWeights):
     def kl(self) -> Tensor:
         """The KL's estimate at one fresh draw, in nats."""
         nothing = self.kappa.new_empty(0, self.in_features)
-        seed = functional.draw_seed(current_pass().generator, nothing.device)
-        return functional.mixture_linear_unchecked(nothing, *self._gaussian(), self.prior, seed, 1)[1]
+        seed = draw_seed(current_pass().generator, nothing.device)
+        return call(MIXTURE_LINEAR, nothing, (self._gaussian(),), seed, 1, self.prior)[1]
+
+    def settings(self) -> dict[str, Any]:
+        return dict(self.prior._asdict())
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features] -> [..., out_features]``."""
         current = current_pass()
-        self._check_input(x, current)
+        rows = self._rows(x, current)
         self._refuse_sampled_kl(current)
         if not self._pass_mode(current).random:
             return F.linear(x, self.kappa, self.bias_kappa)
-        rows = self._rows(x, current)
-        seed = functional.draw_seed(current.generator, x.device)
+        seed = draw_seed(current.generator, x.device)
         single, samples = current.samples is None, current.samples or 1
-        if is_recording():
-            y, kl = functional.mixture_linear_unchecked(
-                rows, *self._gaussian(), self.prior, seed, samples, single=single
-            )
-            leave_kl(self, kl)
+        layer = self._gaussian()
+        if current.recorded is not None:
+            y, kl = call(MIXTURE_LINEAR, rows, (layer,), seed, samples, self.prior, single=single)
+            current.recorded.leave_kl(self, kl)
         else:
             # The same draws without the prior's term, which nobody asks for in a prediction.
-            kappa, rho, *bias = self._gaussian()
-            y, _ = functional.gated_linear_unchecked(
-                rows, kappa, rho, None, *bias, seed, samples, (1, 1), 1.0, True, single=single
-            )
-        return y if y.dim() == x.dim() else y.view(*x.shape[:-1], self.out_features)
+            y, _ = call(GATED_LINEAR, rows, (layer,), seed, samples, (1, 1), 1.0, True, single=single)
+        return self._shaped(y, x)
 
     def extra_repr(self) -> str:
         pi, wide, narrow = self.prior

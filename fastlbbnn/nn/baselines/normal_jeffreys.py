@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...ops.draws import normals
+from ...ops.noise import normals
 from ...reference import Stream, log_softplus, softplus
+from ..layer import LAYERS
 from .input_scales import InputScaleLinear
 
 
+@LAYERS.register("normal-jeffreys")
 class NormalJeffreysLinear(InputScaleLinear):
     """Weights w_nk = z_k v_nk, v ~ N(0, sigma2), with p(z_k) proportional to 1/|z_k|.
 
@@ -40,8 +43,8 @@ class NormalJeffreysLinear(InputScaleLinear):
         *,
         threshold: float = InputScaleLinear.DEFAULT_THRESHOLD,
         sigma2: float = 1.0,
-        device=None,
-        dtype=None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             in_features, out_features, bias, threshold=threshold, sigma2=sigma2, device=device,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +33,10 @@ class Inclusion(nn.Module):
         """
         raise NotImplementedError
 
+    def logits(self, seed: Tensor | None = None) -> Tensor:
+        """``forward``, with the hooks of the module, where there are any."""
+        return self(seed)
+
     def location(self) -> Tensor:
         """The mean logits ``[rows, cols]``: no draw."""
         raise NotImplementedError
@@ -58,7 +64,7 @@ class Inclusion(nn.Module):
 class MeanField(Inclusion):
     """Independent indicators: the logits ``omega`` are parameters (LBBNN-GP-MF in the paper)."""
 
-    def __init__(self, rows: int, cols: int, *, device=None, dtype=None) -> None:
+    def __init__(self, rows: int, cols: int, *, device: Any = None, dtype: Any = None) -> None:
         super().__init__(rows, cols)
         self.omega = nn.Parameter(staggered_empty((rows, cols), 2, device=device, dtype=dtype))
         self.reset_parameters()
@@ -69,7 +75,13 @@ class MeanField(Inclusion):
             self.omega.uniform_(0.0, 1.0)
 
     def forward(self, seed: Tensor | None = None) -> Tensor:
-        return self._parameters["omega"]
+        return self.omega
+
+    def logits(self, seed: Tensor | None = None) -> Tensor:
+        # Straight from the dictionary, which shows in a training step; not where torch.nn.utils put
+        # something else in the place of the parameter, or a hook watches.
+        omega = self._parameters.get("omega")
+        return omega if omega is not None and not self._forward_pre_hooks else self(seed)
 
     def location(self) -> Tensor:
         return self.omega

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -89,8 +89,8 @@ class LowRankMVN(RandomLogits):
         scale: float = 1.0,
         prior_logit_sd: float | None = None,
         prior_logit_mean: float | None = None,
-        device=None,
-        dtype=None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(
             rows, cols, scale=scale, prior_logit_sd=prior_logit_sd, prior_logit_mean=prior_logit_mean,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._util.memory import staggered_empty
-from ...ops import functional
-from ..modes import current_pass
+from ...ops.dispatch import draw_seed
+from ...ops.noise import logit_noise
+from ..passes import current_pass
 from .base import Inclusion
 
 #: Elements of the table that ``mean_sigmoid`` works on at a time: a quarter of a megabyte in float32.
@@ -69,8 +71,8 @@ class RandomLogits(Inclusion):
         scale: float,
         prior_logit_sd: float | None,
         prior_logit_mean: float | None,
-        device=None,
-        dtype=None,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__(rows, cols)
         for name, value in (("scale", scale), ("prior_logit_sd", prior_logit_sd)):
@@ -102,7 +104,7 @@ class RandomLogits(Inclusion):
 
     def forward(self, seed: Tensor | None = None) -> Tensor:
         if seed is None:
-            seed = functional.draw_seed(current_pass().generator, self.xi.device)
+            seed = draw_seed(current_pass().generator, self.xi.device)
         return self._draw(seed)
 
     def _draw(self, seed: Tensor) -> Tensor:
@@ -110,7 +112,7 @@ class RandomLogits(Inclusion):
 
     def _noise(self, seed: Tensor, extra_cols: int = 0) -> Tensor:
         """Standard normals ``[rows, cols + extra_cols]``."""
-        z = functional.logit_noise(seed, self.rows, self.cols + extra_cols)
+        z = logit_noise(seed, self.rows, self.cols + extra_cols)
         return z if z.dtype is self.xi.dtype else z.to(self.xi.dtype)
 
     # --- moments -----------------------------------------------------------------------------

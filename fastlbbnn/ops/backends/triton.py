@@ -1,18 +1,14 @@
-"""Whether the Triton kernels can run, and why not where they cannot."""
+"""The Triton kernels: whether they can run, and why not where they cannot."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 
 import torch
 
-
-def interpreting() -> bool:
-    """Whether this process runs Triton kernels in Triton's interpreter, on CPU tensors, for tests.
-    """
-    return os.environ.get("TRITON_INTERPRET") == "1"
+from ..library import interpreting
+from .base import Backend
 
 
 @functools.cache
@@ -31,13 +27,20 @@ def load() -> str | None:
     return None
 
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+class TritonBackend(Backend):
+    name = "triton"
+    describes = "fused Triton kernels on CUDA and ROCm, float32, bfloat16 and float16"
+    # Not mixture_linear: its prior's term needs the draws, and these kernels keep none.
+    fused = frozenset(("gated_linear", "gated_mlp", "local_linear", "kl_sums"))
+    raises_on_nan = False
 
+    def unavailable(self) -> str | None:
+        return load()
 
-def refuses(device: str, dtype: torch.dtype) -> str | None:
-    expected = "cpu" if interpreting() else "cuda"
-    if device != expected:
-        return f"it serves {expected} tensors and was given one on {device}"
-    if dtype not in _DTYPES:
-        return f"it computes in float32, bfloat16 and float16 and was given {dtype}"
-    return None
+    def refuses(self, device: str, dtype: torch.dtype) -> str | None:
+        expected = "cpu" if interpreting() else "cuda"
+        if device != expected:
+            return f"it serves {expected} tensors and was given one on {device}"
+        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return f"it computes in float32, bfloat16 and float16 and was given {dtype}"
+        return None

@@ -8,8 +8,7 @@ from fastlbbnn.kernels.configs import Tile
 from support.helpers import EPS32, assert_agrees, make_parameters
 from support.kernel_agreement import LARGE, SEED, compare, make_x, pinned, run
 
-from fastlbbnn import reference
-from fastlbbnn.ops import functional
+from fastlbbnn import ops, reference
 
 pytestmark = pytest.mark.usefixtures("fenced")
 
@@ -94,7 +93,7 @@ def test_results_hardly_depend_on_tiles_and_not_at_all_on_the_run():
 
     def once(tile):
         with pinned(tile):
-            return run(functional.gated_linear, x, parameters, torch.float32, **arguments)
+            return run(ops.gated_linear, x, parameters, torch.float32, **arguments)
 
     first, again, other = once(LARGE), once(LARGE), once(Tile(16, 32, 32, 4, 1))
     for name in first:
@@ -113,7 +112,7 @@ def test_hard_gates_are_the_same_bits(block, tile):
     )
     kappa, rho = torch.ones(rows, cols), torch.full((rows, cols), -200.0)
     with pinned(tile):
-        y, _ = functional.gated_linear(
+        y, _ = ops.gated_linear(
             torch.eye(cols), kappa, rho, omega, seed=SEED, hard=True, block=block,
             backend="triton",
         )  # fmt: skip
@@ -134,7 +133,7 @@ def test_extreme_parameters(rho, omega):
     x, arguments = make_x(5, 41), {"seed": SEED, "temperature": 0.5}
     with pinned():
         fused = run(
-            functional.gated_linear, x, parameters, torch.float32, backend="triton", **arguments
+            ops.gated_linear, x, parameters, torch.float32, backend="triton", **arguments
         )
     exact = run(reference.gated_linear, x, parameters, torch.float64, **arguments)
     for name in exact:
@@ -155,7 +154,7 @@ def test_a_nan_parameter_shows_in_the_sums():
             parameters[i][3, 5] = float("nan")
         for hard in (True, False):
             with pinned():
-                y, sums = functional.gated_linear(
+                y, sums = ops.gated_linear(
                     make_x(5, 41), *parameters, seed=SEED, hard=hard, backend="triton"
                 )
             assert y[0, :, 3].isnan().all() and sums.isnan().any()
@@ -178,7 +177,7 @@ def test_kl_sums(block, gated, bias):
 
     x = torch.ones(1)
     with pinned():
-        fused = run(sums_of(functional, backend="triton"), x, parameters, torch.float32)
+        fused = run(sums_of(ops, backend="triton"), x, parameters, torch.float32)
     plain = run(sums_of(reference), x, parameters, torch.float32)
     exact = run(sums_of(reference), x, parameters, torch.float64)
     for name in exact:
@@ -189,9 +188,9 @@ def test_non_contiguous_tensors_are_taken():
     parameters = make_parameters(23, 41, bias=False)
     x = make_x(5, 41)
     with pinned():
-        expected = functional.gated_linear(x, *parameters, seed=SEED, backend="triton")
+        expected = ops.gated_linear(x, *parameters, seed=SEED, backend="triton")
         strided = [None if p is None else p.detach().T.contiguous().T for p in parameters]
-        got = functional.gated_linear(
+        got = ops.gated_linear(
             x.T.contiguous().T, *strided, seed=SEED, backend="triton"
         )
     assert torch.equal(got[0], expected[0])

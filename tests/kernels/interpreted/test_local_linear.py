@@ -8,8 +8,7 @@ from fastlbbnn.kernels.configs import Tile
 from support.helpers import EPS32, make_parameters
 from support.kernel_agreement import LARGE, SEED, compare, make_x, pinned, run
 
-from fastlbbnn import reference
-from fastlbbnn.ops import functional
+from fastlbbnn import ops, reference
 
 pytestmark = pytest.mark.usefixtures("fenced")
 
@@ -41,7 +40,7 @@ def test_float16_squares_do_not_overflow():
     with torch.no_grad():
         parameters[0].mul_(0.01)
         parameters[1].fill_(-8.0)
-        y, _ = functional.local_linear(x, *parameters, seed=SEED, backend="triton")
+        y, _ = ops.local_linear(x, *parameters, seed=SEED, backend="triton")
     assert torch.isfinite(y).all()
 
 
@@ -56,7 +55,7 @@ def test_extreme_parameters(rho, omega):
     x = make_x(5, 41)
     with pinned():
         fused = run(
-            functional.local_linear, x, parameters, torch.float32, seed=SEED, backend="triton"
+            ops.local_linear, x, parameters, torch.float32, seed=SEED, backend="triton"
         )
     exact = run(reference.local_linear, x, parameters, torch.float64, seed=SEED)
     for name in exact:
@@ -86,7 +85,7 @@ def test_the_same_call_twice_is_equal_bit_for_bit():
     for tile in (LARGE, Tile(16, 16, 32, 4, 1)):
         with pinned(tile, splits=2):
             first, again = (
-                run(functional.local_linear, x, parameters, torch.float32, seed=SEED,
+                run(ops.local_linear, x, parameters, torch.float32, seed=SEED,
                     samples=2, backend="triton")
                 for _ in range(2)
             )  # fmt: skip

@@ -10,9 +10,8 @@ from torch import nn
 from torch.library import opcheck
 
 import fastlbbnn
-from fastlbbnn import reference
+from fastlbbnn import ops, reference
 from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear
-from fastlbbnn.ops import backends, functional
 
 OPS = torch.ops.fastlbbnn
 
@@ -22,7 +21,7 @@ UTILS = ("test_schema", "test_autograd_registration", "test_faketensor")
 
 @pytest.fixture(autouse=True)
 def large_tiles():
-    backends.choose(torch.ones(1), "triton")  # registers the operators
+    ops.choose(torch.ones(1), "triton")  # registers the operators
     with pinned():
         yield
 
@@ -37,12 +36,12 @@ def adam_arguments(parameters, step=3.0):
 
 
 def test_the_interpreter_takes_the_place_of_cpp():
-    assert backends.choose(torch.ones(1)) == "triton"
+    assert ops.choose(torch.ones(1)).name == "triton"
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET=1 is set"):
-        backends.choose(torch.ones(1), "cpp")
+        ops.choose(torch.ones(1), "cpp")
     with pytest.raises(RuntimeError, match="computes in float32, bfloat16 and float16"):
-        backends.choose(torch.ones(1, dtype=torch.float64), "triton")
-    assert backends.choose(torch.ones(1, dtype=torch.float64)) == "reference"
+        ops.choose(torch.ones(1, dtype=torch.float64), "triton")
+    assert ops.choose(torch.ones(1, dtype=torch.float64)).name == "reference"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_compiled_functions_equal_eager_ones(op):
 
     def call(x, *parameters):
         arguments = parameters if op == "kl_sums" else (x, *parameters)
-        out = getattr(functional, op)(*arguments, backend="triton", **kwargs)
+        out = getattr(ops, op)(*arguments, backend="triton", **kwargs)
         return sum(o.square().sum() for o in (out if isinstance(out, tuple) else (out,)))
 
     eager = call(x, *parameters)
@@ -116,7 +115,7 @@ def test_inductor_compiles_what_stands_around_an_operator():
     parameters, x = make_parameters(6, 10), torch.randn(4, 10, requires_grad=True)
 
     def call(x, *parameters):
-        y, sums = functional.gated_linear(
+        y, sums = ops.gated_linear(
             torch.tanh(x) * 2.0, *parameters, seed=SEED, samples=2, backend="triton"
         )
         return (torch.relu(y) + 1.0).square().sum() + sums.square().sum()
@@ -139,10 +138,10 @@ def test_a_nan_parameter_is_named_where_anomalies_are_detected(op):
 
     def call():
         if op == "kl_sums":
-            return functional.kl_sums(*parameters, backend="triton")
+            return ops.kl_sums(*parameters, backend="triton")
         if op == "gated_mlp":
-            return functional.gated_mlp(x, [parameters], backend="triton")[1]
-        return getattr(functional, op)(x, *parameters, backend="triton")[1]
+            return ops.gated_mlp(x, [parameters], backend="triton")[1]
+        return getattr(ops, op)(x, *parameters, backend="triton")[1]
 
     assert call().isnan().any()
     with torch.autograd.detect_anomaly(check_nan=False):
@@ -171,7 +170,7 @@ def test_an_mlp_agrees_with_the_reference(samples):
         dy = torch.ones_like(y)
         return [y, sums, *torch.autograd.grad([y, sums], wanted, [dy, dsums.to(dtype)])]
 
-    fused = run(functional.gated_mlp, torch.float32, backend="triton")
+    fused = run(ops.gated_mlp, torch.float32, backend="triton")
     plain = run(reference.gated_mlp, torch.float32)
     exact = run(reference.gated_mlp, torch.float64)
     for i, values in enumerate(zip(fused, plain, exact)):

@@ -21,7 +21,7 @@ from fastlbbnn.nn import (
     expand_samples,
     weights,
 )
-from fastlbbnn.nn.recording import record_sums
+from fastlbbnn.nn.passes import recorded_pass
 
 
 class WeightDropoutLinear(ConcreteDropoutLinear):
@@ -232,7 +232,7 @@ def test_a_compiled_layer_is_one_graph_and_gives_the_same_numbers(layer):
     module, results = layer(6, 5), []
 
     def bound(x):
-        with record_sums() as recorded:
+        with recorded_pass() as recorded:
             y = module(x)
         return y.square().sum() + sum(recorded.kls.values())
 

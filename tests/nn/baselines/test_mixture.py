@@ -9,10 +9,9 @@ import torch
 from support.helpers import EPS32, assert_agrees, make_parameters
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
-from fastlbbnn import reference
+from fastlbbnn import ops, reference
 from fastlbbnn.nn import MixtureLinear, weights
-from fastlbbnn.nn.recording import record_sums
-from fastlbbnn.ops import functional
+from fastlbbnn.nn.passes import recorded_pass
 from fastlbbnn.reference import ScaleMixture
 
 PAPER = ScaleMixture(0.5, 1.0, math.exp(-6.0))
@@ -61,7 +60,7 @@ def test_the_kl_is_estimated_without_bias(prior):
     exact = exact + exact_kl(bias_kappa, reference.softplus(bias_rho), prior)
     nothing = torch.empty(0, 7)
     draws = torch.stack([
-        functional.mixture_linear(nothing, kappa, rho, bias_kappa, bias_rho, prior)[1] for _ in range(1000)
+        ops.mixture_linear(nothing, kappa, rho, bias_kappa, bias_rho, prior)[1] for _ in range(1000)
     ]).double()
     assert abs(draws.mean() - exact) < 4.0 * draws.std() / math.sqrt(len(draws))
 
@@ -97,7 +96,7 @@ def test_the_fused_passes_agree_with_the_reference(rows, cols, batch, samples, b
     for backend, dtype in kinds:
         kappa, rho, _, *of_bias = make_parameters(rows, cols, gated=False, bias=bias, dtype=dtype)
         inputs = x.to(dtype).requires_grad_()
-        y, kl = functional.mixture_linear(
+        y, kl = ops.mixture_linear(
             inputs, kappa, rho, *of_bias, prior, seed=SEED, samples=samples, backend=backend
         )
         leaves = [p for p in (inputs, kappa, rho, *of_bias) if p is not None]
@@ -114,7 +113,7 @@ def test_the_fused_passes_agree_with_the_reference(rows, cols, batch, samples, b
 
 def test_the_kl_is_that_of_the_weights_which_computed_the_outputs():
     layer = MixtureLinear(4, 3, bias=False)
-    with record_sums() as recorded:
+    with recorded_pass() as recorded:
         w = layer(torch.eye(4)).T  # the outputs of unit inputs are the weights
     (kl,) = recorded.kls.values()
     entropy = Normal(0.0, reference.softplus(layer.rho)).entropy().sum()
@@ -126,8 +125,8 @@ def test_the_kl_is_that_of_the_weights_which_computed_the_outputs():
 def test_half_precision_inputs_are_computed_with_in_float32():
     kappa, rho, _, *bias = make_parameters(5, 7, gated=False)
     x = torch.randn(3, 7).bfloat16()
-    y, kl = functional.mixture_linear(x, kappa, rho, *bias, PAPER, seed=SEED)
-    exact, same = functional.mixture_linear(x.float(), kappa, rho, *bias, PAPER, seed=SEED)
+    y, kl = ops.mixture_linear(x, kappa, rho, *bias, PAPER, seed=SEED)
+    exact, same = ops.mixture_linear(x.float(), kappa, rho, *bias, PAPER, seed=SEED)
     assert y.dtype == torch.bfloat16
     assert torch.equal(y, exact.bfloat16()) and torch.equal(kl, same)
 
@@ -137,7 +136,7 @@ def test_predictions_make_the_same_draws_without_the_kl():
     x = torch.randn(4, 6)
     with weights("sampled", generator=torch.Generator().manual_seed(0)):
         outputs.append(layer(x))
-    with weights("sampled", generator=torch.Generator().manual_seed(0)), record_sums():
+    with weights("sampled", generator=torch.Generator().manual_seed(0)), recorded_pass():
         outputs.append(layer(x))
     assert torch.equal(*outputs)
 
@@ -147,7 +146,7 @@ def test_the_same_call_twice_gives_the_same_bits():
     kappa, rho, _, *bias = make_parameters(70, 90, gated=False)
     x, results = torch.randn(20, 90), []
     for _ in range(2):
-        y, kl = functional.mixture_linear(x, kappa, rho, *bias, PAPER, seed=SEED)
+        y, kl = ops.mixture_linear(x, kappa, rho, *bias, PAPER, seed=SEED)
         results.append((y, kl, *torch.autograd.grad(y.sum() + kl, (kappa, rho, *bias))))
     assert all(torch.equal(a, b) for a, b in zip(*results))
 
@@ -155,7 +154,7 @@ def test_the_same_call_twice_gives_the_same_bits():
 @pytest.mark.usefixtures("cpp")
 def test_a_second_derivative_is_refused():
     kappa, rho, _, *bias = make_parameters(3, 4, gated=False)
-    y, kl = functional.mixture_linear(torch.randn(2, 4), kappa, rho, *bias, PAPER, seed=SEED)
+    y, kl = ops.mixture_linear(torch.randn(2, 4), kappa, rho, *bias, PAPER, seed=SEED)
     (grad,) = torch.autograd.grad(y.square().sum() + kl, kappa, create_graph=True)
     with pytest.raises(RuntimeError, match="mixture_linear was differentiated twice"):
         grad.sum().backward()

@@ -1,0 +1,166 @@
+"""A forward pass: how Bayesian layers behave in it, and the KLs that they compute on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._util.checks import check_samples
+from .._util.local import Entry, Local
+from .modes import WeightMode
+from .priors import total_kl
+
+if TYPE_CHECKING:
+    from .layer import BayesianLayer
+    from .linear import BayesianLinear
+
+
+class Pass(NamedTuple):
+    """How Bayesian layers behave in the current forward pass."""
+
+    mode: WeightMode | None = None  # None: RELAXED in train(), MEAN in eval()
+    samples: int | None = None  # None: one draw, no sample axis
+    generator: torch.Generator | None = None  # None: torch's default
+    threshold: float = 0.5  # of the median model
+    kl: Literal["closed", "sampled"] = "closed"  # which five sums a sampling layer leaves
+    structures: dict[Any, Tensor] | None = None  # layer -> its median model; None: found in every pass
+    recorded: Recorded | None = None  # where layers leave their KLs; None: nobody asks
+
+
+_passes: Local[Pass] = Local(Pass())
+
+
+def current_pass() -> Pass:
+    return _passes.default if _passes.top is None else _passes.current()
+
+
+class weights:
+    """Override, for all Bayesian layers called within, what ``train()`` and ``eval()`` imply.
+
+    Used as ``with weights("sampled", samples=10): ...``. It holds in this thread, and where a generator or a
+    coroutine enters it, while that one runs: not for others between its steps.
+
+    Args:
+        mode: a ``WeightMode`` or its value ("sampled", "mean", ...); None keeps the layer's own.
+        samples: draws in one call. The first axis of every input and output is then the sample axis;
+            ``fastlbbnn.expand_samples`` adds it to the data.
+        generator: where seeds come from.
+        threshold: inclusion probability above which the median model keeps a weight.
+        kl: "closed" (default) integrates indicators and weights out of the KL; "sampled" is the
+            paper's log q - log p at the draw, computed in plain PyTorch.
+        keep_structure: the passes within that draw from the median model find it once. For training it on
+            while inclusion probabilities stay as they are: those of dependent indicators are an integral
+            each, which takes many times as long as the rest of a step.
+    """
+
+    def __init__(
+        self,
+        mode: WeightMode | str | None = None,
+        *,
+        samples: int | None = None,
+        generator: torch.Generator | None = None,
+        threshold: float | None = None,
+        kl: Literal["closed", "sampled"] | None = None,
+        keep_structure: bool = False,
+    ) -> None:
+        if mode is not None and type(mode) is not WeightMode:
+            try:
+                mode = WeightMode(mode)
+            except ValueError:
+                names = ", ".join(repr(m.value) for m in WeightMode)
+                raise ValueError(f"mode={mode!r} is not known; expected one of {names}") from None
+        if samples is not None:
+            check_samples(samples)
+        if threshold is not None and not 0.0 <= threshold < 1.0:
+            raise ValueError(f"threshold={threshold}; expected a probability in [0, 1)")
+        if kl is not None and kl != "closed" and kl != "sampled":
+            raise ValueError(f"kl={kl!r}; expected 'closed' or 'sampled'")
+        structures: dict[Any, Tensor] | None = {} if keep_structure else None
+        self._changes = (mode, samples, generator, threshold, kl, structures)
+        self._entries: list[Entry[Pass]] = []
+
+    def __enter__(self) -> Any:
+        self._enter(None)
+
+    def _enter(self, recorded: Recorded | None) -> None:
+        outer = _passes.default if _passes.top is None else _passes.current()
+        mode, samples, generator, threshold, kl, structures = self._changes
+        inner = Pass(
+            outer.mode if mode is None else mode,
+            outer.samples if samples is None else samples,
+            outer.generator if generator is None else generator,
+            outer.threshold if threshold is None else threshold,
+            outer.kl if kl is None else kl,
+            outer.structures if structures is None else structures,
+            outer.recorded if recorded is None else recorded,
+        )
+        self._entries.append(_passes.enter(inner, 3))
+
+    def __exit__(self, *_: object) -> None:
+        _passes.leave(self._entries.pop())
+
+
+class recorded_pass(weights):
+    """``weights`` for one pass through a model, whose layers leave their KLs.
+
+        with recorded_pass(mode, generator=generator) as recorded:
+            output = model(x)
+            kl = recorded.total_kl(layers)
+    """
+
+    def __enter__(self) -> Recorded:
+        recorded = Recorded()
+        self._enter(recorded)
+        return recorded
+
+
+class Recorded:
+    """The KLs that layers left in one pass, each layer's once."""
+
+    def __init__(self) -> None:
+        #: Some layers and their five sums, ``[layers, 5]``.
+        self.entries: list[tuple[Sequence[BayesianLinear], Tensor]] = []
+        #: The layers of all entries.
+        self.layers: set[BayesianLayer] = set()
+        #: Layers and their KLs in nats. One that left sums may leave the KL of something else here.
+        self.kls: dict[BayesianLayer, Tensor] = {}
+
+    def leave_sums(self, layers: Sequence[BayesianLinear], sums: Tensor) -> None:
+        """``sums``: [5] of one layer or [layers, 5]."""
+        if self.layers.isdisjoint(layers):
+            self.entries.append((layers, sums))
+        else:
+            # A layer that is used twice in one pass has one KL.
+            fresh = [i for i, layer in enumerate(layers) if layer not in self.layers]
+            self.entries += [((layers[i],), sums.view(-1, 5)[i]) for i in fresh]
+        self.layers.update(layers)
+
+    def leave_kl(self, layer: BayesianLayer, kl: Tensor) -> None:
+        """``kl``: a scalar, in nats. Only a layer's first in a pass counts."""
+        self.kls.setdefault(layer, kl)
+
+    def total_kl(self, layers: Sequence[BayesianLayer]) -> Tensor:
+        """The sum over ``layers`` in nats: what they left, and what the others compute now."""
+        terms = list(self.kls.values())
+        for layer in layers:
+            if layer not in self.layers and layer not in self.kls:
+                terms.append(layer.kl())
+        if self.entries:
+            terms.append(total_kl([
+                ([(layer.prior, layer.blocks()) for layer in some], sums) for some, sums in self.entries
+            ]))  # fmt: skip
+        if not terms:
+            raise ValueError("no Bayesian layers, so no KL")
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+
+def expand_samples(x: Tensor, samples: int) -> Tensor:
+    """``[...] -> [samples, ...]`` without a copy; layers see that the samples share x."""
+    check_samples(samples)
+    return x.unsqueeze(0).expand(samples, *x.shape)

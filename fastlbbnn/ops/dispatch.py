@@ -1,0 +1,162 @@
+"""The one way from an operator's function to what computes it: choose a backend, convert, call, explain.
+
+``auto`` takes the fastest backend that can serve the tensors at hand and says once, in the log of
+``fastlbbnn``, what it took and why. A backend that is asked for by name and cannot serve raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._util.dtypes import autocast, without_autocast
+from .._util.local import Entry, Local
+from .backends import BACKENDS, Backend
+from .checks import check_input, check_seed, explain_failure, explain_nan_sums
+from .parameters import LayerParameters
+
+_log = logging.getLogger("fastlbbnn")
+
+_default: Local[str] = Local("auto")
+
+
+class use_backend:
+    """Within this context, and in this thread, operators called without ``backend=`` use this one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = _known(name)
+        self._entries: list[Entry[str]] = []
+
+    def __enter__(self) -> None:
+        self._entries.append(_default.enter(self._name))
+
+    def __exit__(self, *_: object) -> None:
+        _default.leave(self._entries.pop())
+
+
+def _known(name: str) -> str:
+    if name != "auto" and name not in BACKENDS:
+        raise ValueError(
+            f"backend={name!r} is not known; expected one of {', '.join(('auto', *BACKENDS))}"
+        )
+    return name
+
+
+def choose(tensor: Tensor, backend: str | None = None) -> Backend:
+    """The backend that is to compute on ``tensor``."""
+    name = backend
+    if name is None:
+        name = _default.default if _default.top is None else _default.current()
+    if torch.compiler.is_compiling():
+        return BACKENDS[_constant(name, tensor.device.type, tensor.dtype)]
+    key = (name, tensor.device.type, tensor.dtype, BACKENDS.version)
+    chosen = _decided.get(key)
+    if chosen is None:
+        chosen = _decided[key] = _decide(*key[:3])
+    return chosen
+
+
+_decided: dict[tuple[str, str, torch.dtype, int], Backend] = {}
+
+
+# Marked, so that torch.compile asks once while it traces instead of looking inside.
+@torch.compiler.assume_constant_result
+def _constant(name: str, device: str, dtype: torch.dtype) -> str:
+    return _decide(name, device, dtype).name
+
+
+def _decide(name: str, device: str, dtype: torch.dtype) -> Backend:
+    if name != "auto":
+        chosen = BACKENDS[_known(name)]
+        reason = chosen.unavailable() or chosen.refuses(device, dtype)
+        if reason is not None:
+            raise RuntimeError(f"backend={name!r} cannot run: {reason}")
+        return chosen
+    passed_over = []
+    for known, candidate in BACKENDS.items():
+        # Tensors first: a backend for other devices is not even asked whether it could run.
+        reason = candidate.refuses(device, dtype) or candidate.unavailable()
+        if reason is None:
+            why = f" (not {'; not '.join(passed_over)})" if passed_over else ""
+            # Falling back to slow code is worth a warning, the normal choice is not.
+            level = logging.WARNING if known == "reference" else logging.INFO
+            _log.log(level, "%s on %s: using the %s backend%s", dtype, device, known, why)
+            return candidate
+        passed_over.append(f"{known}: {reason}")
+    raise TypeError(f"no backend for {dtype} on {device}: {'; '.join(passed_over)}")
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operator: what the backends' kernels are called by, and its specification.
+
+    ``fused(x, layers, *arguments, single)`` and ``reference(x, layers, *arguments)`` return outputs
+    [samples, M, N] and what the KL is made of (``kl_sums`` has no outputs and gives its x back). ``layers``
+    are one or more ``LayerParameters``. ``single`` leaves out the sample axis of a single draw (a view
+    outside would cost every layer of every training step one more node in the graph).
+    """
+
+    name: str
+    fused: Callable[..., tuple[Tensor, Tensor]]
+    reference: Callable[..., tuple[Tensor, Tensor]]
+
+
+def call(
+    op: Op,
+    x: Tensor,
+    layers: Sequence[LayerParameters],
+    *arguments: Any,
+    backend: str | None = None,
+    single: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Compute ``op`` by the backend that is named, or chosen. Arguments are right by construction."""
+    kappa = layers[0].kappa
+    chosen = choose(kappa, backend)
+    if op.name in chosen.functions:
+        y, sums = chosen.functions[op.name](x, layers, *arguments)
+        return (y.squeeze(0) if single else y), sums
+    if op.name not in chosen.fused:
+        explain_failure(layers)
+        with without_autocast(x):
+            y, sums = op.reference(x, layers, *arguments)
+        return (y.squeeze(0) if single else y), sums
+    given = x.dtype
+    if given is not kappa.dtype:
+        x = x.to(chosen.computes_in(given, kappa.dtype))
+    try:
+        y, sums = op.fused(x, layers, *arguments, single)
+    except RuntimeError:
+        explain_failure(layers)
+        raise
+    if not chosen.raises_on_nan:
+        explain_nan_sums(sums, layers)
+    return (y if y.dtype is given else y.to(given)), sums
+
+
+def checked(
+    x: Tensor, kappa: Tensor, samples: int, seed: Tensor | None, shape: tuple[int, ...] = ()
+) -> tuple[Tensor, Tensor]:
+    """``x`` as it is computed with, and the seeds of the call, of this shape; drawn if there are none."""
+    check_input(x, kappa, samples)
+    x = autocast(x)
+    if seed is None:
+        seed = draw_seed(device=x.device, shape=shape)
+    check_seed("seeds" if shape else "seed", seed, math.prod(shape))
+    return x, seed
+
+
+def draw_seed(
+    generator: torch.Generator | None = None,
+    device: torch.device | str = "cpu",
+    shape: tuple[int, ...] = (),
+) -> Tensor:
+    """A seed for one call, drawn from torch's generator: an int64 tensor that stays on its device."""
+    return torch.randint(
+        -(2**63), 2**63 - 1, shape, dtype=torch.int64, device=device, generator=generator
+    )
