@@ -150,7 +150,11 @@ def elbo(
             "observations (not batches), which share the KL"
         )
     if likelihood is None:
-        likelihood = likelihood_of(model)
+        likelihood = model.__dict__.get("likelihood")  # where most models have it
+        if not isinstance(likelihood, Likelihood):
+            likelihood = likelihood_of(model)
+    elif isinstance(likelihood, Likelihood) or not callable(likelihood):
+        likelihood = likelihood_of(model, likelihood)
 
     layers = _layers_or_raise(model)
     if samples == 1:
@@ -166,7 +170,7 @@ def elbo(
             total = _sum_kl(layers, recorded, likelihood)
         if output.shape[1:2] != target.shape[:1]:
             raise _other_batch(x, output[0], target)
-        if isinstance(likelihood, str | Likelihood):
+        if isinstance(likelihood, Likelihood):
             repeated = expand_samples(target, samples).flatten(0, 1)
             nll = negative_log_likelihood(output.flatten(0, 1), repeated, likelihood) / samples
         else:  # a function knows of no draws
@@ -187,7 +191,7 @@ def _draw_after_draw(
     layers: list[BayesianLayer],
     x: Any,
     target: Tensor,
-    likelihood: str | Likelihood | LogLikelihood,
+    likelihood: Likelihood | LogLikelihood,
     samples: int,
     mode: WeightMode | str | None,
     kl: Literal["closed", "sampled"],
