@@ -53,6 +53,10 @@ _EXPORTS = {
     # Selected models
     "select": "sparse.compact",
     "SparseModel": "sparse.model",
+    # Runs, and what they wrote
+    "train": "runs.trainer",
+    "load": "runs.load",
+    "load_run": "runs.run",
     # This machine
     "use_backend": "ops.backends",
 }
@@ -87,6 +91,9 @@ if TYPE_CHECKING:  # names for type checkers; users get them lazily
     from .ops.backends import use_backend
     from .prediction.metrics import decide
     from .prediction.predict import predict, predict_interval
+    from .runs.load import load
+    from .runs.run import load_run
+    from .runs.trainer import train
     from .sparse.compact import select
     from .sparse.model import SparseModel
     from .structure.criteria import best_threshold

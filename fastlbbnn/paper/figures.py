@@ -113,8 +113,8 @@ def _foreign(ctx: Context, job: Any, run: Any, other: str, sparse: bool, after: 
     prediction = sparse_prediction(job.method) if sparse else full_prediction(job.method)
     stage = "trained"
     if after:
-        stage = "post-median" if sparse and "post-median" in run.stages else "post-trained"
-    if prediction is None or stage not in run.stages:
+        stage = "post-median" if sparse and "post-median" in run.networks else "post-trained"
+    if prediction is None or stage not in run.networks:
         return None
     dataset, foreign = ctx.dataset(job.dataset), ctx.dataset(other)
     network = run.model(stage)

@@ -109,20 +109,20 @@ class Job:
     def has_recipe(self) -> bool:
         from ..runs import RECIPES
 
-        return self.density is not None or (self.method, self.recipe) in RECIPES
+        return self.density is not None or f"{self.method}/{self.recipe}" in RECIPES
 
     def _settings(self) -> dict[str, Any]:
-        return json.loads(json.dumps(self.recipe_object().on(self.dataset_name).settings()))
+        return json.loads(json.dumps(self.recipe_object().on(self.dataset_name).to_config()))
 
     def has_folder(self) -> bool:
         """Whether the run's folder has all that is wanted of it."""
-        from ..runs.recipe import same_settings
+        from ..runs.recipe import same_config
 
         folder = Path(self.folder)
         config, results = _json(folder / "run.json"), _json(folder / "results.json")
         return (
             config is not None and config.get("status") == "finished"
-            and self.has_recipe() and same_settings(config["settings"], self._settings())
+            and self.has_recipe() and same_config(config["recipe"], self._settings())
             and results is not None and results.get("samples") == self.samples
             and (folder / "timing.json").exists()
             and not (self.needs_network and self.lacks_network())
@@ -181,9 +181,9 @@ def recipes_of(method: str, asked: tuple[str, ...], stored: set[str] | None = No
 
     If it has none of them, the one that it has.
     """
-    from ..runs import RECIPES
+    from ..runs import recipes_of as recipes_of_method
 
-    known = [name for m, name in RECIPES if m == method]
+    known = list(recipes_of_method(method))
     known += sorted((stored or set()) - set(known))
     return tuple(name for name in asked if name in known) or tuple(known[:1])
 

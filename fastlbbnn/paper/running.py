@@ -17,12 +17,11 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from .._util.files import write_json
 from ..data import Dataset, load
 from ..machine import timing
 from ..machine.describe import in_words
 from ..runs import Run, load_run, train
-from ..runs.evaluate import evaluate_run
-from ..runs.run import write_json
 from .jobs import Job, Settings
 from .store import ResultStore
 
@@ -46,10 +45,10 @@ def perform(job: Job, dataset: Dataset, progress: bool | None) -> None:
     folder = Path(job.folder)
     gone = (folder / "run.json").exists() and load_run(folder).finished and job.lacks_network()
     recipe = job.recipe_object()
-    train(job.method, dataset, recipe, seed=job.seed, out=folder, resume=not gone, progress=progress)
-    run = load_run(folder)
-    if run.results is None or run.results.get("samples") != job.samples:
-        evaluate_run(run, dataset, samples=job.samples)
+    run = train(
+        job.method, dataset, recipe, seed=job.seed, out=folder, resume=not gone, evaluate=job.samples,
+        progress=progress,
+    )  # fmt: skip
     if not (folder / "timing.json").exists():
         write_json(folder / "timing.json", measure(run, dataset, job.timing_seconds))
 

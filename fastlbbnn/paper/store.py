@@ -30,6 +30,7 @@ _TIMING = {
     "epoch_seconds": "timed_epoch_seconds", "fnn_epoch_seconds": "fnn_epoch_seconds", "ratio": "ratio",
     "rounds": "rounds", "threads": "timed_threads", "machine": "timed_on",
 }
+_VERSIONS = ("fastlbbnn", "torch", "python", "machine")
 _TEXT = {"run", "method", "dataset", "recipe", "recipe_hash", "likelihood", "timed_on", "sizes", "stage",
          "gamma", "beta", "inclusion_counts", "fastlbbnn", "torch", "python", "machine"}
 
@@ -111,13 +112,15 @@ class ResultStore(Mapping[str, Stored]):
         )
         about = {
             "run": run, **{key: config.get(key) for key in _CONFIG},
-            "recipe_hash": recipe_hash(config["settings"]), "sizes": "-".join(map(str, config["sizes"])),
-            "epoch_seconds": config.get("epoch_seconds"), **config["versions"],
+            "recipe": config["recipe"]["name"], "likelihood": config["likelihood"]["name"],
+            "recipe_hash": recipe_hash(config["recipe"]), "sizes": "-".join(map(str, config["sizes"])),
+            "epoch_seconds": config.get("epoch_seconds"), **{name: config["versions"].get(name) for name in _VERSIONS},
             "n_test": results["n_test"], "samples": results["samples"],
             **{column: timing.get(name) for name, column in _TIMING.items()},
         }  # fmt: skip
         self._runs[run] = Stored(
-            about, config["settings"], [_prediction(row) for row in results["rows"]], results["layers"]
+            about, config["recipe"], [_prediction(_stage(row)) for row in results["rows"]],
+            [_stage(row) for row in results["layers"]],
         )
 
     def write(self, folder: Path) -> list[Path]:
@@ -135,6 +138,11 @@ class ResultStore(Mapping[str, Stored]):
         )
         _write(folder / LAYERS, (_layer(run, row) for run in order for row in self._runs[run].layers))
         return [folder / name for name in (RUNS, PREDICTIONS, LAYERS, RECIPES)]
+
+
+def _stage(row: Row) -> Row:
+    """The tables, like the paper's, name a saved network by the stage that it was saved after."""
+    return {"stage" if key == "network" else key: value for key, value in row.items()}
 
 
 def _prediction(row: Row) -> Row:

@@ -35,7 +35,7 @@ _REMEDY = "put back a copy of it, or train again (--restart, resume=False)"
 def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     # A copy each: safetensors refuses tensors that share memory, as Adam's step counts do.
     copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    about = {**about, "checksum": _checksum(copies)}
+    about = {**about, "checksum": _checksum(copies, about)}
     with replace_file(path) as temporary:
         try:
             save_file(copies, temporary, metadata={"fastlbbnn": json.dumps(about)})
@@ -45,9 +45,9 @@ def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> Non
             raise OSError(code, os.strerror(code) if number else str(error), str(temporary)) from error
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
-    """Of names and bytes: what finds a bit that flipped on a disk or on the way."""
-    found = 0
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
+    """Of words, names and bytes: what finds a bit that flipped on a disk or on the way."""
+    found = zlib.crc32(json.dumps(about, sort_keys=True).encode())
     for name in sorted(tensors):
         found = zlib.crc32(name.encode(), found)
         # In whole bytes, which numpy knows of every dtype.
@@ -62,7 +62,7 @@ def _read(path: Path, kind: str, remedy: str) -> tuple[dict[str, Tensor], dict[s
             if not isinstance(about, dict) or about.get("kind") != kind:
                 raise ValueError(f"it is not a {kind} of fastlbbnn")
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        if about.pop("checksum", None) != _checksum(tensors):
+        if about.pop("checksum", None) != _checksum(tensors, about):
             raise ValueError("its contents are not those of its checksum")
     except FileNotFoundError:
         raise

@@ -27,7 +27,7 @@ from fastlbbnn.runs import RECIPES, load_run, trainer
 METHODS = ("LBBNN-GP-MF", "BNN-GP-MF", "FNN")
 #: Of the main stage; each post-training adds one.
 EPOCHS = 6
-PAPER_FNN = RECIPES["FNN", "paper"]
+PAPER_FNN = RECIPES["FNN/paper"]
 LEARNED = ("trained.safetensors", "post-trained.safetensors", "post-median.safetensors", "results.json")
 
 
@@ -38,7 +38,7 @@ def recipes():
         for method in (*METHODS, "LBBNN-GP-MVN"):
             for name in ("paper", "ours") if method == "LBBNN-GP-MF" else ("paper",):
                 tiny = replace(quick_recipe(method).scaled(EPOCHS), name=name)
-                patch.setitem(RECIPES, (method, name), tiny)
+                patch.setitem(RECIPES._known, f"{method}/{name}", tiny)
         yield
 
 
@@ -186,7 +186,7 @@ def test_what_needs_a_network_that_is_gone_trains_it_again(records, done, recipe
 def test_interrupted_and_resumed_is_as_if_nothing_had_happened(recipes, data, tmp_path, monkeypatch):
     what = experiment(data, "predictions", methods=("LBBNN-GP-MF",))
     reproduce(what, settings(tmp_path / "whole", runs=2))
-    monkeypatch.setattr(trainer, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(trainer.CheckpointClock, "due", lambda _: True)
     usual, epochs = trainer._Trainer._train_epoch, []
 
     def interrupt(self, *arguments):
@@ -421,7 +421,7 @@ def test_a_failed_run_is_named_and_the_others_are_done(recipes, data, tmp_path, 
 
 def test_processes_do_what_one_process_does(data, tmp_path, monkeypatch):
     # A worker is a fresh process: it knows nothing of tiny recipes.
-    monkeypatch.setitem(RECIPES, ("FNN", "paper"), PAPER_FNN)
+    monkeypatch.setitem(RECIPES._known, "FNN/paper", PAPER_FNN)
     what = experiment(data, "predictions", methods=("FNN",))
     for jobs, name in ((1, "one"), (2, "two")):
         reproduce(what, settings(tmp_path / name, jobs=jobs, epochs=1))
@@ -452,7 +452,7 @@ def test_a_method_without_the_asked_recipe_uses_its_own():
         (["phoneme", "--datasets", "mnist"], "expected some of phoneme"),
         (["widths", "--widths", "1,12"], "no width 12"),
         (["widths", "--widths", "one"], "one"),
-        (["phoneme", "--authors", "/nowhere"], "is no folder"),
+        (["phoneme", "--authors", "/nowhere"], "is not a folder"),
         (["phoneme", "--runs", "0"], "--runs"),
     ],
 )

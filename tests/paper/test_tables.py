@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.command_line import call
 
 from fastlbbnn.paper import EXPERIMENTS, find_experiment
 from fastlbbnn.paper import published as paper_numbers
@@ -129,6 +130,5 @@ def test_experiments_name_methods_and_outputs_that_exist():
 
 
 def test_the_command_lists_every_experiment():
-    from fastlbbnn.cli.reproduce import NAMES
-
-    assert tuple(EXPERIMENTS) == NAMES
+    page = call("reproduce", "--help").stdout
+    assert all(name in page for name in EXPERIMENTS)
