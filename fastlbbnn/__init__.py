@@ -49,7 +49,7 @@ _EXPORTS = {
     "density": "structure.density",
     "structure_of": "structure.paths",
     "best_threshold": "structure.criteria",
-    "resolve_threshold": "structure.paths",
+    "resolve_threshold": "structure.thresholds",
     # Selected models
     "select": "sparse.compact",
     "SparseModel": "sparse.model",
@@ -98,6 +98,7 @@ if TYPE_CHECKING:  # names for type checkers; users get them lazily
     from .sparse.model import SparseModel
     from .structure.criteria import best_threshold
     from .structure.density import density
-    from .structure.paths import resolve_threshold, structure_of
+    from .structure.paths import structure_of
+    from .structure.thresholds import resolve_threshold
 
 __all__, __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, _ROOMS)

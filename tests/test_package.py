@@ -63,7 +63,7 @@ def test_without_the_extension_the_reference_works_and_says_so(without_extension
     code = (
         "import torch, fastlbbnn; from fastlbbnn.nn import LBBNNLinear; layer = LBBNNLinear(4, 3); "
         "opt = fastlbbnn.Adam(layer.parameters()); "
-        "opt.backward_step(fastlbbnn.elbo(layer, torch.randn(2, 4), torch.tensor([0, 1]), n_data=2).loss)"
+        "opt.backward_step(fastlbbnn.elbo(layer, torch.randn(2, 4), torch.tensor([0, 1]), n_data=2, likelihood='categorical').loss)"
     )
     result = python("-c", code, env=environment, cwd=without_extension)
     assert result.returncode == 0, result.stderr

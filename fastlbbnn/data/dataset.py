@@ -58,7 +58,7 @@ class Dataset:
                 )
             if len(x) == 0:
                 raise ValueError(f"x_{part} is empty; expected at least one row")
-        has_classes = self.likelihood in ("categorical", "bernoulli")
+        has_classes = LIKELIHOODS[self.likelihood].classes
         if has_classes != (self.n_classes is not None):
             raise ValueError(f"n_classes={self.n_classes} with likelihood={self.likelihood!r}")
         if self.preparation is None:

@@ -350,15 +350,19 @@ class Preparation:
             return
         text = []
         if missing:
-            text.append(f"lack the column{'s' * (len(missing) > 1)} {_list(missing)}")
+            text.append(f"no column{'s' * (len(missing) > 1)} {_list(missing)}")
         if unknown:
-            text.append(f"have {_list(unknown)}, which training did not have")
-        near = [(m, *difflib.get_close_matches(m, unknown, 1, 0.6)) for m in missing]
-        renamed = [f"{pair[1]!r} to {pair[0]!r}" for pair in near if len(pair) > 1]
-        todo = f"rename {', '.join(renamed)}" if renamed else f"expected the columns {_list(names)}, in any order"
-        if not missing:
+            text.append(f"{_list(unknown)} {'was' if len(unknown) == 1 else 'were'} not there in training")
+        folded = {name.strip().casefold(): name for name in unknown}
+        near = [(m, difflib.get_close_matches(m.strip().casefold(), folded, 1, 0.6)) for m in missing]
+        renamed = [f"{folded[found[0]]!r} to {name!r}" for name, found in near if found]
+        if renamed:
+            todo = f"rename {', '.join(renamed)}"
+        elif missing:
+            todo = f"expected {_list(names)}, in any order"
+        else:
             todo = f"remove {'it' if len(unknown) == 1 else 'them'}"
-        raise DataError(f"{where} {' and '.join(text)}; {todo}")
+        raise DataError(f"{where}: {'; '.join(text)}; {todo}")
 
     # --- targets and answers -----------------------------------------------------------------------
 

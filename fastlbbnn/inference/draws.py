@@ -8,7 +8,8 @@ the last axis; all others see their plain inputs, draw after draw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -41,6 +42,28 @@ def works_on_last_axis(model: nn.Module) -> bool:
             return False
         waiting += [child for child in module._modules.values() if child is not None]
     return True
+
+
+@contextmanager
+def used_repeatedly(layers: Sequence[BayesianLayer]) -> Iterator[None]:
+    """Within, the layers' parameters are views, so that no optimiser updates them in the backward pass.
+
+    An update there takes a parameter's only gradient; passes that share parameters have one each, and a view
+    adds them up first.
+    """
+    held: list[tuple[dict[str, Any], str, nn.Parameter]] = []
+    for layer in layers:
+        for module in layer.modules():
+            for name, p in module._parameters.items():
+                if p is not None and p.requires_grad:
+                    held.append((module._parameters, name, p))
+    try:
+        for own, name, parameter in held:
+            own[name] = parameter.view_as(parameter)
+        yield
+    finally:
+        for own, name, parameter in held:
+            own[name] = parameter
 
 
 def call(model: nn.Module, x: Any) -> Any:

@@ -24,7 +24,7 @@ from ..nn.linear import BayesianLinear
 from ..nn.modes import WeightMode, expand_samples, weights
 from ..nn.priors import Prior, total_kl
 from ..nn.recording import Recorded, record_sums
-from .draws import call, works_on_last_axis
+from .draws import call, used_repeatedly, works_on_last_axis
 from .likelihoods import (
     Likelihood,
     LogLikelihood,
@@ -189,8 +189,11 @@ def elbo(
             total = _sum_kl(layers, recorded, likelihood)
         if output.shape[1:2] != target.shape[:1]:
             raise _other_batch(x, output[0], target)
-        repeated = expand_samples(target, samples).flatten(0, 1)
-        nll = negative_log_likelihood(output.flatten(0, 1), repeated, likelihood) / samples
+        if isinstance(likelihood, str | Likelihood):
+            repeated = expand_samples(target, samples).flatten(0, 1)
+            nll = negative_log_likelihood(output.flatten(0, 1), repeated, likelihood) / samples
+        else:  # a function knows of no draws
+            nll = torch.stack([negative_log_likelihood(one, target, likelihood) for one in output]).mean()
     else:
         output, nll, total = _draw_after_draw(
             model, layers, x, target, likelihood, samples, mode, kl, generator
@@ -212,16 +215,18 @@ def _draw_after_draw(
     mode: WeightMode | str | None,
     kl: Literal["closed", "sampled"],
     generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Any, Tensor, Tensor]:
     """Outputs [samples, ...], the mean negative log-likelihood and the mean KL."""
     outputs, nlls, totals = [], [], []
-    for _ in range(samples):
-        with weights(mode, generator=generator, kl=kl), record_sums() as recorded:
-            outputs.append(call(model, x))
-            totals.append(_sum_kl(layers, recorded, likelihood))
-        if isinstance(outputs[-1], Tensor) and outputs[-1].shape[:1] != target.shape[:1]:
-            raise _other_batch(x, outputs[-1], target)
-        nlls.append(negative_log_likelihood(outputs[-1], target, likelihood))
+    with used_repeatedly(layers):
+        for _ in range(samples):
+            with weights(mode, generator=generator, kl=kl), record_sums() as recorded:
+                output = call(model, x)
+                totals.append(_sum_kl(layers, recorded, likelihood))
+            if isinstance(output, Tensor) and output.shape[:1] != target.shape[:1]:
+                raise _other_batch(x, output, target)
+            nlls.append(negative_log_likelihood(output, target, likelihood))
+            outputs.append(output)
     output = torch.stack(outputs) if isinstance(outputs[0], Tensor) else outputs
     return output, torch.stack(nlls).mean(), torch.stack(totals).mean()
 

@@ -196,7 +196,7 @@ def set_likelihood(model: Model, likelihood: str | Likelihood) -> Model:
         )
     if already is not None:
         del model.likelihood  # a module and a plain attribute live in different places
-    model.likelihood = stated
+    setattr(model, "likelihood", stated)  # noqa: B010 - a module or a plain attribute, as it comes
     return model
 
 

@@ -17,7 +17,7 @@ from ..prediction.predict import predict
 from ..prediction.uncertainty import class_probabilities
 from ..runs import Run, load_run
 from ..runs.methods import Prediction, find_method
-from ..structure.paths import resolve_threshold
+from ..structure.thresholds import resolve_threshold
 from .experiments import Experiment
 from .jobs import Job, Settings
 from .store import ResultStore, Stored
@@ -95,10 +95,10 @@ class Context:
                 found.append({**_about(job), **row})
         return found
 
-    def layer_rows(self, stage: str = "trained") -> list[Row]:
+    def layer_rows(self, network: str = "trained") -> list[Row]:
         found = []
         for job in self.done:
-            found += [{**_about(job), **row} for row in self.results(job).layers if row["stage"] == stage]
+            found += [{**_about(job), **row} for row in self.results(job).layers if row["network"] == network]
         return found
 
     def timings(self) -> list[Row]:

@@ -22,6 +22,7 @@ from ..data import Dataset, load
 from ..machine import timing
 from ..machine.describe import in_words
 from ..runs import Run, load_run, train
+from ..runs.evaluate import evaluate_run
 from .jobs import Job, Settings
 from .store import ResultStore
 
@@ -45,10 +46,10 @@ def perform(job: Job, dataset: Dataset, progress: bool | None) -> None:
     folder = Path(job.folder)
     gone = (folder / "run.json").exists() and load_run(folder).finished and job.lacks_network()
     recipe = job.recipe_object()
-    run = train(
-        job.method, dataset, recipe, seed=job.seed, out=folder, resume=not gone, evaluate=job.samples,
-        progress=progress,
-    )  # fmt: skip
+    train(job.method, dataset, recipe, seed=job.seed, out=folder, resume=not gone, progress=progress)
+    run = load_run(folder)
+    if run.results is None or run.results.get("samples") != job.samples:
+        evaluate_run(run, dataset, samples=job.samples)
     if not (folder / "timing.json").exists():
         write_json(folder / "timing.json", measure(run, dataset, job.timing_seconds))
 

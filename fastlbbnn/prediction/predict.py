@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .._util.checks import check_positive_int, check_samples
 from ..inference.likelihoods import Likelihood, likelihood_of
 from ..nn.modes import WeightMode
-from ..structure.paths import warn_if_constant
+from ..structure.thresholds import warn_if_constant
 from .drawing import Drawing, evaluating
 from .inputs import Inputs
 
@@ -188,7 +188,7 @@ def predict_interval(
             mean = values = family.mean(outputs)
             if of == "response":
                 values = drawn.sample(outputs.repeat_interleave(repeats, 0), noise)
-            results.append(torch.stack((mean.mean(0), *quantiles(values, (tail, 1.0 - tail)))))
+            results.append(_equal_tailed(mean, values, tail))
     return Interval(*torch.cat(results, dim=1))
 
 
@@ -202,7 +202,7 @@ def response_interval(
     batch_size: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Interval:
-    """The predictive interval of ``predict_interval`` from outputs ``[draws, n, ...]`` that are there already."""
+    """The predictive interval of ``predict_interval`` from outputs ``[draws, n, ...]``."""
     repeats, tail = -(-responses // len(outputs)), 0.5 * (1.0 - level)
     noise = torch.Generator(device=outputs.device)
     noise.manual_seed(int(torch.randint(0, 2**62, (), generator=generator)))
@@ -210,8 +210,13 @@ def response_interval(
     parts = []
     for some in outputs.split(batch_size, 1):
         values = drawn.sample(some.repeat_interleave(repeats, 0), noise)
-        parts.append(torch.stack((likelihood.mean(some).mean(0), *quantiles(values, (tail, 1.0 - tail)))))
+        parts.append(_equal_tailed(likelihood.mean(some), values, tail))
     return Interval(*torch.cat(parts, dim=1))
+
+
+def _equal_tailed(means: Tensor, values: Tensor, tail: float) -> Tensor:
+    """Mean over the draws and the two quantiles, [3, n, outputs]."""
+    return torch.stack((means.mean(0), *quantiles(values, (tail, 1.0 - tail))))
 
 
 def quantiles(values: Tensor, at: tuple[float, ...]) -> list[Tensor]:

@@ -43,7 +43,7 @@ def answer(
     seed: int = 0,
     **how: Any,
 ) -> Answers:
-    """``answers_of`` the outputs of ``network`` for ``x``; the arguments are those of ``predict``, and its."""
+    """``answers_of`` the outputs of ``network`` for ``x``; arguments of ``predict``, and of that."""
     kind = likelihood_of(network, likelihood)
     outputs = predict(
         network, x, mode=mode, samples=samples, threshold=threshold, likelihood=kind,
@@ -174,7 +174,7 @@ def write(table: Answers, path: Path) -> None:
     with replace_file(path) as temporary:
         if path.suffix == ".npz":
             with temporary.open("wb") as file:
-                np.savez_compressed(file, **table)
+                np.savez_compressed(file, **table)  # type: ignore[arg-type]  # columns, no options
         else:
             with temporary.open("w", newline="", encoding="utf-8") as file:
                 write_csv(table, file)

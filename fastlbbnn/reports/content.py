@@ -15,7 +15,8 @@ from ..prediction.predict import predict_interval
 from ..runs import Run
 from ..runs.baseline import constant_warnings
 from ..runs.evaluate import evaluate_run, no_path_note
-from ..structure.paths import chain, inclusion_of_weights, kept_weights, resolve_threshold, structure_of
+from ..structure.paths import chain, inclusion_of_weights, kept_weights, structure_of
+from ..structure.thresholds import resolve_threshold
 from . import plots
 from .columns import STAGES, prediction_columns, stage_rows
 from .parts import Section, figure

@@ -13,7 +13,7 @@ from ..prediction.predict import predict
 from ..prediction.uncertainty import class_probabilities, entropy_parts
 from ..runs import Run
 from ..runs.methods import Prediction
-from ..structure.paths import resolve_threshold
+from ..structure.thresholds import resolve_threshold
 from . import plots
 from .parts import Section, figure
 

@@ -22,7 +22,7 @@ from .._util.registry import Registry
 from ..nn import MLP, GaussianLinear, LBBNNLinear, MixtureLinear
 from ..nn.modes import WeightMode
 from ..nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, Prior
-from ..structure.paths import resolve_threshold
+from ..structure.thresholds import resolve_threshold
 
 
 @dataclass(frozen=True)

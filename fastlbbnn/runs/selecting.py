@@ -13,7 +13,8 @@ from ..data import Dataset
 from ..sparse import SparseModel
 from ..sparse.compact import Selection, selection_of
 from ..structure.criteria import THRESHOLDS, best_threshold, most_probable_model, with_structure
-from ..structure.paths import bottleneck, connecting_threshold, is_connected, resolve_threshold
+from ..structure.paths import is_connected
+from ..structure.thresholds import bottleneck, connecting_threshold, resolve_threshold
 from .run import Run
 
 #: Ways to choose a structure.

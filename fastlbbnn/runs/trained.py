@@ -12,7 +12,7 @@ from torch import Tensor
 from ..inference.likelihoods import likelihood_of
 from ..nn.modes import WeightMode
 from ..prediction.predict import predict
-from ..structure.paths import resolve_threshold
+from ..structure.thresholds import resolve_threshold
 from .run import Run
 
 _MEDIAN = (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN)

@@ -14,7 +14,7 @@ more memory than a small multiple of its length.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,9 @@ def write_artifact(
     for kind, layers in (("layers", network.layers), ("constants", constants)):
         for i, layer in enumerate(layers):
             kept_as = format or layer.stored_as
+            block = layer.block if FORMATS.find(kept_as).keeps_blocks else (1, 1)
             configs[kind].append(
-                {"rows": layer.rows, "cols": layer.cols, "relu": layer.relu, "block": list(layer.block),
+                {"rows": layer.rows, "cols": layer.cols, "relu": layer.relu, "block": list(block),
                  "format": kept_as}
             )  # fmt: skip
             for name, tensor in _layer_tensors(layer, kept_as, posterior, dtype).items():
@@ -216,6 +217,7 @@ def _check_layer_config(layer: object) -> None:
         and isinstance(layer["block"], list)
         and len(layer["block"]) == 2
         and all(natural(n, 1) for n in layer["block"])
+        and layer["block"][0] * layer["block"][1] <= LIMIT
     ):
         raise ValueError(f"its config has a layer {str(layer)[:80]}")
 
@@ -267,12 +269,9 @@ def _read_layers(
             )
         stored = StoredLayer(file, name, rows, config["cols"], block, posterior)
         found = FORMATS[config["format"]].from_file(stored)
-        layer = SparseLayer(
+        layers.append(SparseLayer(
             rows=rows, cols=config["cols"], row_offsets=found.row_offsets, columns=found.columns,
             mean=found.mean, scale=found.scale, bias_mean=bias, bias_scale=bias_scale, row_index=row_index,
             relu=config["relu"], block=block, blocks=found.blocks,
-        )
-        if block != (1, 1) and found.blocks is None:
-            layer = replace(layer, block=(1, 1))  # another format forgets about blocks
-        layers.append(layer)
+        ))
     return layers

@@ -58,6 +58,8 @@ class Format:
     name: str = ""
     #: What the C++ library knows the format by (csrc/sparse/api.h: FlPass.formats); None: numpy computes it.
     code: int | None = None
+    #: Whether a file in this format keeps the layer's blocks; else it keeps single weights.
+    keeps_blocks = False
 
     def fits(self, layer: SparseLayer) -> bool:
         """Whether the layer can be laid out like this."""
@@ -163,6 +165,7 @@ class ByBlocks(Format):
     """Dense blocks, by block rows; the blocks are those whose weights share an indicator."""
 
     code = 1
+    keeps_blocks = True
 
     def fits(self, layer: SparseLayer) -> bool:
         blocks = layer.blocks

@@ -188,7 +188,7 @@ class SparseModel:
 
     # --- engines and plans ---------------------------------------------------------------------
 
-    def on(self, device: str, **options: Any) -> SparseModel:
+    def on(self, device: str, /, **options: Any) -> SparseModel:
         """The same model on a device: "cpu", or "cuda" with ``dtype=torch.bfloat16`` and the like.
 
         The arrays are shared; tensors that it is given are on the device.

@@ -60,12 +60,8 @@ def mean_of(likelihood: Config, outputs: Any) -> Any:
     return torch_likelihood(likelihood).mean(outputs)
 
 
-def torch_likelihood(likelihood: Any) -> Any:
+def torch_likelihood(likelihood: Config) -> Any:
     """The object, of ``fastlbbnn.inference.likelihoods``."""
-    from ..inference.likelihoods import Likelihood, as_likelihood
+    from ..inference.likelihoods import Likelihood
 
-    if isinstance(likelihood, Mapping):
-        if set(likelihood) == {"name"}:
-            return as_likelihood(likelihood["name"])
-        return Likelihood.from_config(dict(likelihood))  # type: ignore[attr-defined]
-    return as_likelihood(likelihood)
+    return Likelihood.from_config(likelihood)

@@ -59,7 +59,7 @@ def test_a_wrong_gradient_is_found(monkeypatch, capsys):
 
     monkeypatch.setattr(agreement, "functional", Wrong)
     report = selfcheck.check_machine(selfcheck.Options(quick=True, device="cpu", backends=("cpp",)))
-    assert not report["ok"] and "is off by" in capsys.readouterr().err
+    assert not report["ok"] and "is off by" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("cpp", "own_environment")

@@ -90,8 +90,8 @@ def test_fixed_priors_are_a_method_of_their_own_here():
 
 
 def test_after_post_training_sparse_rows_are_of_the_sparse_network():
-    def row(stage, gamma, method="LBBNN-GP-MF"):
-        return {"dataset": "d", "method": method, "stage": stage, "gamma": gamma}
+    def row(network, gamma, method="LBBNN-GP-MF"):
+        return {"dataset": "d", "method": method, "network": network, "gamma": gamma}
 
     rows = [
         row("trained", "SIM"), row("post-trained", "SIM"), row("post-trained", "MED"),

@@ -32,7 +32,7 @@ BUDGET = 0.06
 #: does twice to the same layer.
 _ROUNDS = 2
 
-#: Weights of a layer that are timed: a matrix that no second-level cache holds, as large ones do not.
+#: Weights of a layer (and inputs of the first) that are timed: a matrix that no second-level cache holds, as large ones do not.
 _LARGEST = 1 << 20
 
 #: What entering the library from Python costs: it is in every timed call and paid once for all layers.
@@ -201,7 +201,7 @@ class Planner:
         if layer.rows * layer.cols > _LARGEST:
             part = first_rows(layer, max(1, _LARGEST // layer.cols))
         if engine is not None and self.in_library(name):
-            if part is not layer:
+            if part is not layer or (i == 0 and self.network.in_features > _LARGEST):
                 if i not in engines:
                     alone = replace(
                         self.network, layers=[part], in_features=layer.cols, constants=[],
