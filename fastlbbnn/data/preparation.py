@@ -190,7 +190,7 @@ class Preparation:
     @cached_property
     def is_as_is(self) -> bool:
         """Whether inputs are the raw values themselves."""
-        return self._plain or not self.has_categories and bool((self.mean == 0.0).all() and (self.scale == 1.0).all())
+        return self._plain or (not self.has_categories and bool((self.mean == 0.0).all() and (self.scale == 1.0).all()))
 
     @cached_property
     def mean(self) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ def gather(run: Run, dataset: Dataset, *, other: Dataset | None, samples: int, s
 # --- sections -------------------------------------------------------------------------------------
 
 
-def _predictions(results: dict[str, Any], dataset: Dataset) -> Section:
+def _predictions(results: Mapping[str, Any], dataset: Dataset) -> Section:
     section = Section("predictions", "Predictions")
     section.text.append(
         f"Every way to predict, on {results['n_test']} {dataset.held_out} rows. A row is named as in the "

@@ -51,7 +51,7 @@ def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
     for name in sorted(tensors):
         found = zlib.crc32(name.encode(), found)
         # In whole bytes, which numpy knows of every dtype.
-        found = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy(), found)
+        found = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
     return found
 
 
@@ -128,7 +128,7 @@ class Checkpoint:
         wrong = wrong_field(position, Position) if isinstance(position, dict) else "it has no position"
         if wrong is not None:
             raise ValueError(f"{path} is damaged: {wrong}; {_REMEDY}")
-        self.position: Position = position
+        self.position: Position = position  # type: ignore[assignment]
 
     def restore_network(self, network: nn.Module) -> None:
         with self._fits():

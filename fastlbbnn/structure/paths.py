@@ -52,7 +52,7 @@ def chain(
         if layer.in_features != before.out_features:
             raise ValueError(
                 f"a layer takes {layer.in_features} inputs and the one before has "
-                f"{before.out_features} outputs; expected as many"
+                f"{before.out_features} outputs; expected the same number"
             )
     return layers
 
@@ -82,11 +82,12 @@ def inclusion_of_weights(layer: nn.Module) -> Tensor:
     Bayesian layers: the share that a draw keeps, the same for all. ``nn.Linear``: 1 where the weight is
     not zero.
     """
-    if has_indicators(layer):
+    if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
         return reference.expand_blocks(layer.inclusion.probabilities(), *layer.kappa.shape, layer.block)
     if isinstance(layer, BayesianLayer):
         return torch.full_like(layer.kappa, layer.density(WeightMode.SAMPLED))
-    return (layer.weight != 0).to(layer.weight.dtype)
+    weight = _plain_weight(layer)
+    return (weight != 0).to(weight.dtype)
 
 
 @torch.no_grad()
@@ -97,14 +98,22 @@ def kept_weights(layer: nn.Module, threshold: float = 0.5) -> Tensor:
     their own (``kept_inputs``) keep the weights of the inputs that it keeps, whatever the threshold;
     others keep all. ``nn.Linear`` keeps what is not zero.
     """
-    if has_indicators(layer):
+    if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
         # What a forward pass uses, so that both always agree.
         return reference.expand_blocks(layer.decided_logits(threshold) > 0.0, *layer.kappa.shape, layer.block)
-    if hasattr(layer, "kept_inputs"):
-        return layer.kept_inputs().expand(layer.out_features, layer.in_features)
+    kept_inputs: Callable[[], Tensor] | None = getattr(layer, "kept_inputs", None)
+    if kept_inputs is not None:
+        return kept_inputs().expand(layer.out_features, layer.in_features)
     if isinstance(layer, BayesianLayer):
         return torch.ones_like(layer.kappa, dtype=torch.bool)
-    return layer.weight != 0
+    return _plain_weight(layer) != 0
+
+
+def _plain_weight(layer: nn.Module) -> Tensor:
+    weight = layer.weight
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"{type(layer).__name__} has no weights; expected a Bayesian layer or nn.Linear")
+    return weight
 
 
 def check_threshold(threshold: float) -> float:

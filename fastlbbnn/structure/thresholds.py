@@ -1,4 +1,4 @@
-"""Thresholds on inclusion probabilities: which of them leave a path from an input to an output, and what to do.
+"""Thresholds on inclusion probabilities: which leave a path from an input to an output, and what to do.
 
 A threshold connects the network if some path has only weights with a larger inclusion probability.
 """
@@ -36,6 +36,7 @@ def bottleneck(model: nn.Module) -> float:
         if best is not None:
             scores = torch.minimum(scores, best.to(scores))
         best = scores.amax(1)
+    assert best is not None  # a chain has a layer
     return best.max().item()
 
 

@@ -108,7 +108,8 @@ def test_two_processes_in_one_folder_are_refused(tmp_path):
         said = (folder / "run.json").read_bytes()
         recipe = quick_recipe(METHOD)
         for how in ({"seed": 4, "resume": False}, {"seed": 0, "resume": False}):
-            with pytest.raises(lock.FolderBusy, match=rf"in use by process {process.pid} on .*another folder"):
+            who = rf"in use by process {process.pid} on .*another folder"
+            with pytest.raises(lock.FolderBusy, match=who):
                 train(METHOD, make_dataset(), recipe, out=folder, progress=False, **how)
         assert (folder / "run.json").read_bytes() == said, "nothing was touched"
         assert process.poll() is None
@@ -191,7 +192,8 @@ def test_training_on_a_full_disk_ends_in_one_line_and_can_go_on(tmp_path, monkey
     out, recipe = tmp_path / "run", quick_recipe(METHOD)
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_file", full_for_tensors)
-        with pytest.raises(files.NotWritten, match=r"trained\.safetensors was not written: no space left") as stop:
+        said = r"trained\.safetensors was not written: no space left"
+        with pytest.raises(files.NotWritten, match=said) as stop:
             train(METHOD, make_dataset(), recipe, out=out, progress=False)
     assert "\n" not in str(stop.value) and "same command again" in str(stop.value)
     assert not list(out.glob("*.tmp")) and not list(out.glob(".*.tmp"))
@@ -204,11 +206,13 @@ def test_a_limit_of_the_system_is_one_line_too(tmp_path):
     code = (
         "import resource, signal, sys; from fastlbbnn.cli import main;"
         "import torch, fastlbbnn.runs.trainer;"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024));"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024));"
         "main()"
     )
     data = write_npz(tmp_path / "columns.npz")
-    command = [sys.executable, "-c", code, "train", str(data), "--out", str(tmp_path / "run"), "--epochs", "1"]
+    given = ["train", str(data), "--out", str(tmp_path / "run"), "--epochs", "1"]
+    command = [sys.executable, "-c", code, *given]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 1, result.stderr
     last = result.stderr.strip().splitlines()[-1]
@@ -217,6 +221,10 @@ def test_a_limit_of_the_system_is_one_line_too(tmp_path):
 
 
 # --- damaged files --------------------------------------------------------------------------------
+
+
+_INSERTED = (b'"', b"{", b"[", b"null", b"-1", b"9" * 9, b"\x00", b"\xff", b",", b"NaN")
+_NUMBERS = (b"0", b"-3", b"1e999", b"2147483648", b"99999999999", b'"x"', b"null", b"[]")
 
 
 def mutate(content: bytes, random_: random.Random) -> bytes:
@@ -230,14 +238,14 @@ def mutate(content: bytes, random_: random.Random) -> bytes:
         elif kind == 1:
             del found[at : at + random_.choice((1, 2, 10, 1000))]
         elif kind == 2:
-            found[at:at] = random_.choice((b'"', b"{", b"[", b"null", b"-1", b"9" * 9, b"\x00", b"\xff", b",", b"NaN"))
+            found[at:at] = random_.choice(_INSERTED)
         elif kind == 3:
             found[at:at] = bytes(found[at : at + 40])
         elif kind == 4:
             numbers = list(re.finditer(rb"\d+", found))
             if numbers:
                 where = random_.choice(numbers)
-                new = random_.choice((b"0", b"-3", b"1e999", b"2147483648", b"99999999999", b'"x"', b"null", b"[]"))
+                new = random_.choice(_NUMBERS)
                 found[where.start() : where.end()] = new
         else:
             del found[at:]
@@ -333,6 +341,7 @@ def test_what_cannot_be_built_replaces_nothing(run, tmp_path):
 
 def test_run_json_holds_the_data_and_their_preparation(run):
     config = json.loads((run / "run.json").read_text())
-    assert config["data"]["content_hash"] and config["preparation"]["target"]["class_names"] == ["0", "1", "2"]
+    assert config["data"]["content_hash"]
+    assert config["preparation"]["target"]["class_names"] == ["0", "1", "2"]
     assert config["likelihood"]["name"] == "categorical"
     assert not (run / "data.json").exists()

@@ -13,9 +13,9 @@ scaled ``digits_in_units`` puts their units back, both in double precision, with
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
