@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .._util.checks import check_positive_int, check_samples
 from ..inference.likelihoods import Likelihood, likelihood_of
 from ..nn.modes import WeightMode
-from ..structure.paths import warn_if_constant
+from ..structure.thresholds import warn_if_constant
 from .drawing import Drawing, evaluating
 from .inputs import Inputs
 
