@@ -1,0 +1,13 @@
+"""What a thing of each kind promises, as checks that anyone can run on their own.
+
+    from fastlbbnn.contracts import check_likelihood
+
+    check_likelihood(StudentT)
+
+Each check raises an AssertionError with a sentence that says what is not so.
+"""
+
+from .dataset import check_dataset
+from .sparse_format import check_format
+
+__all__ = ["check_dataset", "check_format"]
