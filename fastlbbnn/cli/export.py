@@ -42,7 +42,8 @@ def export(
     Then:         fastlbbnn export digits.safetensors --c firmware/src
                   fastlbbnn export digits.safetensors --onnx digits.onnx
 
-    The C source needs no library: digits_predict(x, y) computes the outputs.
+    The C source needs no library: digits_predict(x, y) computes the outputs. Where training prepared rows,
+    digits_prepare(row, x) does so before, and digits_in_units(y, answer) puts back units of numbers.
     """
     if c is None and onnx is None:
         raise typer.BadParameter("nothing to write; give --c DIR, --onnx FILE, or both")
@@ -50,13 +51,13 @@ def export(
         raise typer.BadParameter("--name is for the C source; give --c DIR, too")
     from ..sparse import SparseModel
 
-    network = SparseModel.load(artifact)
+    model = SparseModel.load(artifact)
     if c is not None:
         from ..sparse.export.c import export_c
 
-        source, header = export_c(network, c, name=artifact.stem if name is None else name)
+        source, header = export_c(model, c, name=artifact.stem if name is None else name)
         typer.echo(f"wrote {source}\nwrote {header}")
     if onnx is not None:
         from ..sparse.export.onnx import export_onnx
 
-        typer.echo(f"wrote {export_onnx(network, onnx)}")
+        typer.echo(f"wrote {export_onnx(model, onnx)}")

@@ -7,6 +7,8 @@
 Each check raises an AssertionError with a sentence that says what is not so.
 """
 
+from .dataset import check_dataset
 from .likelihood import check_likelihood
+from .sparse_format import check_format
 
-__all__ = ["check_likelihood"]
+__all__ = ["check_dataset", "check_format", "check_likelihood"]

@@ -113,7 +113,8 @@ class Unnamed(Sequence[Column]):
         return self.count
 
     def __getitem__(self, at: Any) -> Any:
-        return [Column()] * len(range(self.count)[at]) if isinstance(at, slice) else Column()
+        places = range(self.count)[at]  # IndexError where there is none
+        return [Column()] * len(places) if isinstance(places, range) else Column()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Unnamed) and other.count == self.count

@@ -25,7 +25,8 @@ def layer_step(
     def step(x: Any) -> Any:
         given = arrays.to_numpy(x)
         y = known.multiply(layer, made, given if inputs is None else given[:, inputs])
-        y = np.add(y, added, dtype=np.float32)
+        # By rows, however a format multiplies: the next layer may be the library's.
+        y = np.add(y, added, dtype=np.float32, order="C")
         return arrays.from_numpy(np.maximum(y, np.float32(0.0), out=y) if layer.relu else y)
 
     return step
