@@ -11,5 +11,5 @@
 
 #include "kernel_table.h"
 
-FASTLBBNN_KERNEL_TABLE(kAvx2Kernels, "avx2")
+FASTLBBNN_KERNEL_TABLE(kAvx2Kernels, "avx2", FASTLBBNN_ARCH::product<FASTLBBNN_ARCH::Vec>)
 #endif

@@ -10,5 +10,5 @@
 
 #include "kernel_table.h"
 
-FASTLBBNN_KERNEL_TABLE(kAvx512Kernels, "avx512")
+FASTLBBNN_KERNEL_TABLE(kAvx512Kernels, "avx512", FASTLBBNN_ARCH::product<FASTLBBNN_ARCH::Vec>)
 #endif
