@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backward_rows.h"
+#include "cross_entropy.h"
 #include "kernels.h"
 #include "moment_rows.h"
 #include "product.h"
@@ -109,5 +110,6 @@ inline void math(int function, const float* x, float* out, int64_t n) {
                               FASTLBBNN_ARCH::moments_backward,                               \
                               FASTLBBNN_ARCH::perturb_rows<FASTLBBNN_ARCH::Vec>,              \
                               FASTLBBNN_ARCH::normals, FASTLBBNN_ARCH::gate_noise,            \
-                              FASTLBBNN_ARCH::math, multiply};                                \
+                              FASTLBBNN_ARCH::math, multiply,                                 \
+                              FASTLBBNN_ARCH::cross_entropy<FASTLBBNN_ARCH::Vec>};            \
   }

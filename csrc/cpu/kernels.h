@@ -132,6 +132,9 @@ struct KernelTable {
   // out [a.rows, b.cols] with row stride `out_row` = a b, on this thread; `packed` holds
   // kProductScratch floats. nullptr: none, ask BLAS.
   void (*product)(float* out, int64_t out_row, const Matrix& a, const Matrix& b, float* packed);
+  // The cross-entropy of logits [rows, classes] and targets, summed, and its gradient.
+  double (*cross_entropy)(const float* logits, const int64_t* target, int64_t rows, int64_t classes,
+                          float* gradient);
 };
 
 const KernelTable& kernels();
