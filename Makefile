@@ -1,13 +1,14 @@
 # make demo   set up and train a network on the digits that scikit-learn ships
 # make test   set up and run the tests
 # make build  rebuild the C++ extension
-# make bench  the benchmarks of training step, memory and selected models, quick
-# make lint   check style
+# make bench  time step, prediction, selected model and load, beside the last time (of another commit, say)
+# make figures   the longer benchmarks behind the figures in bench/README.md, quick
+# make lint   check style and types
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test build bench lint clean
+.PHONY: demo test build bench figures lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/python -m fastlbbnn.demo --out runs/demo
@@ -15,13 +16,19 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
+# Saved in .benchmarks/ under the commit; the first run has nothing to be compared with.
 bench: $(VENV)/installed
+	$(BIN)/python -m pytest bench/suite -q --override-ini=pythonpath=bench/suite --benchmark-autosave \
+		--benchmark-columns=min,median,rounds --benchmark-warmup=on $(if $(wildcard .benchmarks/*),--benchmark-compare)
+
+figures: $(VENV)/installed
 	$(BIN)/python bench/train_step.py --quick
 	$(BIN)/python bench/memory.py --quick
 	$(BIN)/python bench/sparse.py --quick
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
+	$(BIN)/python -m mypy
 
 # A virtual environment with the pinned versions, then this package in it.
 $(VENV)/requirements: requirements.txt

@@ -70,7 +70,7 @@ def test_without_the_extension_the_reference_works_and_says_so(without_extension
     assert result.returncode == 0, result.stderr
     assert "using the reference backend" in result.stderr
     asked = python(
-        "-c", "import torch; from fastlbbnn import backends; backends.choose(torch.ones(1), 'cpp')",
+        "-c", "import torch; from fastlbbnn.ops import backends; backends.choose(torch.ones(1), 'cpp')",
         env=environment, cwd=without_extension,
     )
     assert "backend='cpp' cannot run: the C++ extension was not built" in asked.stderr

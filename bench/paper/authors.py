@@ -1,7 +1,7 @@
 """Trains networks by the authors' objective and writes the rows of the paper's tables.
 
     python bench/paper/authors.py --dataset phoneme --method LBBNN-GP-MF --seeds 0 1 2 \
-        --json bench/results/paper/authors/phoneme.json
+        --out bench/results
 
 Rows are written after every seed; a run whose rows are in the file already is skipped, so that an
 interrupted call continues where it stopped. What the objective gets wrong: README.md beside this file.
@@ -32,7 +32,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--post-epochs", type=int, default=50)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--no-compile", action="store_true", help="do without torch.compile, slower")
-    parser.add_argument("--json", type=Path, required=True, help="file to add the rows to")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the CSV files to add the rows to")
     return parser.parse_args(arguments)
 
 
@@ -46,13 +46,13 @@ def main(arguments: list[str] | None = None) -> None:
         for seed in args.seeds:
             settings = {"dataset": args.dataset, "method": method, "seed": seed,
                         "epochs": args.epochs, "post_epochs": args.post_epochs}
-            if results.finished(args.json, settings):
-                print(f"{method} seed {seed}: in {args.json} already", file=sys.stderr)
+            if results.finished(args.out, settings):
+                print(f"{method} seed {seed}: in {args.out} already", file=sys.stderr)
                 continue
             rows, inclusion = training.run(
                 problem, method, seed, args.epochs, args.post_epochs, compiled=not args.no_compile
             )
-            results.append(args.json, settings, rows, inclusion)
+            results.append(args.out, settings, rows, inclusion)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Where `ours`, `gentle` and `early` come from: candidates compared on validation, never on test data.
 
-    python bench/paper/choose.py --dataset phoneme --json bench/results/paper/choose_phoneme.json
+    python bench/paper/choose.py --dataset phoneme --json candidates.json
 
 A fifth of the training data is held out; every candidate trains on the rest. Of those whose median
 (or pruned) model comes within a margin of the best accuracy, a mean over the splits, the one with the fewest
@@ -9,9 +9,9 @@ a percent on the 12,000 of MNIST, where the paper's density gives the hyperprior
 
     python bench/paper/choose.py --dataset mnist --fitted --epochs 100 --margin 0.001 \
         --only "fitted, ours" "fitted, step sizes / 3" "fitted, warm-up of 60 epochs" \
-        "fitted, warm-up of 150 epochs" --json bench/results/paper/choose_mnist.json
+        "fitted, warm-up of 150 epochs" --json candidates.json
     python bench/paper/choose.py --dataset mnist --recipe early --margin 0.001 --only early \
-        --json bench/results/paper/choose_mnist.json
+        --json candidates.json
 
 Finished candidates are kept in the result file and not trained again.
 """

@@ -49,8 +49,11 @@ def prediction_lines(ours: list[Row], published: list[Row], dataset: str) -> Ite
     for row in published:
         if row["dataset"] != dataset:
             continue
-        names = ("stage", "method", "gamma", "beta")
-        runs = [r for r in ours if all(r[k] == row[k] for k in names) and r["R"] == int(row["R"])]
+        names = ("method", "gamma", "beta")
+        runs = [
+            r for r in ours
+            if r["network"] == row["stage"] and all(r[k] == row[k] for k in names) and r["R"] == int(row["R"])
+        ]
         if not runs:
             continue
         accuracies = [r["accuracy"] for r in runs]
@@ -101,15 +104,15 @@ def pruning_lines(ours: list[Row], published: list[Row], dataset: str) -> Iterab
 
 def cost_lines(ours: list[Row], batches: int) -> Iterable[list[str]]:
     for method in dict.fromkeys(row["method"] for row in ours):
-        times = [r["epoch_seconds"] for r in ours if r["method"] == method and r["stage"] == "trained"]
+        times = [r["epoch_seconds"] for r in ours if r["method"] == method and r["network"] == "trained"]
         yield [method, f"{statistics.median(times):.2f}", f"{1e3 * statistics.median(times) / batches:.1f}"]
 
 
 def report(folder: Path, paper: Path) -> str:
     lines: list[str] = []
     for dataset in DATASETS:
-        found = results.read(folder / f"{dataset}.json")
-        rows, inclusion = full_runs(found["rows"]), full_runs(found["inclusion"])
+        found = results.read(folder, dataset)
+        rows, inclusion = full_runs(found["predictions"]), full_runs(found["layers"])
         if not rows:
             continue
         methods = dict.fromkeys(row["method"] for row in rows)
@@ -139,9 +142,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results" / "paper" / "authors",
-                        help="folder of phoneme.json, mnist.json, fmnist.json")
-    parser.add_argument("--paper", type=Path, default=ROOT / "fastlbbnn" / "reproduce" / "paper",
+    parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results",
+                        help="folder of authors_predictions.csv and authors_layers.csv")
+    parser.add_argument("--paper", type=Path, default=ROOT / "fastlbbnn" / "paper" / "numbers",
                         help="folder of the published results.csv, inclusion.csv, fnn_pruning.csv")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between FILE's markers")
     args = parser.parse_args(arguments)

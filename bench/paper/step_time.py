@@ -1,6 +1,6 @@
 """CPU time of a training step of LBBNN-GP-MF by the authors' objective: the literal form and the fast one.
 
-    python bench/paper/step_time.py [--sizes 256-400-600-5 784-400-600-10] [--rounds 15] [--json FILE]
+    python bench/paper/step_time.py [--sizes 256-400-600-5 784-400-600-10] [--rounds 15] [--csv FILE]
 
 One thread; CPU time, so that other programs count little. The forms take turns, a few steps each.
 """
@@ -8,7 +8,6 @@ One thread; CPU time, so that other programs count little. The forms take turns,
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from authors import gated_draw, lbbnn, literal
+
+from fastlbbnn.paper.tables import write_csv
 
 STEPS = 5
 BATCHES = {256: 35, 784: 600}
@@ -79,14 +80,13 @@ def main() -> None:
     )
     parser.add_argument("--sizes", nargs="+", default=["256-400-600-5", "784-400-600-10"])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     print("sizes, stage, form, median and best CPU ms a step")
     rows = [row for sizes in args.sizes for row in measure(tuple(map(int, sizes.split("-"))), args.rounds)]
-    if args.json is not None:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    if args.csv is not None:
+        write_csv(args.csv, rows)
 
 
 if __name__ == "__main__":

@@ -94,6 +94,20 @@ class BayesianLayer(nn.Module):
         return x if x.dim() == 3 else x.reshape(current.samples, -1, self.in_features)
 
 
+def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
+    """The Bayesian layers of a model, each once, in order of definition."""
+    # As module.modules(), without a generator per level: every training step asks.
+    found: dict[BayesianLayer, None] = {}
+    waiting: list[nn.Module | None] = [model]
+    while waiting:
+        module = waiting.pop()
+        if isinstance(module, BayesianLayer):
+            found[module] = None
+        elif module is not None:
+            waiting += reversed(module._modules.values())
+    return list(found)
+
+
 class GaussianWeights(BayesianLayer):
     """Independent Gaussian weights and biases: means ``kappa`` and standard deviations softplus(rho)."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,9 @@ from .layer import BayesianLayer
 from .linear import BayesianLinear, LBBNNLinear
 from .modes import Pass, WeightMode, current_pass
 from .recording import leave_sums
+
+if TYPE_CHECKING:
+    from ..inference.likelihoods import Likelihood
 
 
 class MLP(nn.Sequential):
@@ -28,11 +32,17 @@ class MLP(nn.Sequential):
     Args:
         sizes: inputs, hidden units, outputs.
         layer: what to build layers with: any ``BayesianLayer``, called with inputs and outputs.
+        likelihood: what the outputs say about the targets, a name or a ``Likelihood``; as with
+            ``fastlbbnn.set_likelihood``.
         **kwargs: for every layer.
     """
 
     def __init__(
-        self, *sizes: int, layer: Callable[..., BayesianLayer] = LBBNNLinear, **kwargs
+        self,
+        *sizes: int,
+        layer: Callable[..., BayesianLayer] = LBBNNLinear,
+        likelihood: str | Likelihood | None = None,
+        **kwargs,
     ) -> None:
         if len(sizes) < 2:
             raise ValueError(f"sizes={sizes}; expected at least inputs and outputs")
@@ -40,6 +50,20 @@ class MLP(nn.Sequential):
         for inputs, outputs in zip(sizes, sizes[1:]):
             modules += [layer(inputs, outputs, **kwargs), nn.ReLU()]
         super().__init__(*modules[:-1])
+        if likelihood is not None:
+            from ..inference.likelihoods import (
+                set_likelihood,  # the one thing from above that a network holds
+            )
+
+            set_likelihood(self, likelihood)
+
+    # A likelihood with parameters is a module of the network, and none of its layers.
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return (module for name, module in self._modules.items() if name != "likelihood")
+
+    def __len__(self) -> int:
+        return len(self._modules) - ("likelihood" in self._modules)
 
     def forward(self, x: Tensor) -> Tensor:
         current = current_pass()
@@ -80,7 +104,7 @@ class MLP(nn.Sequential):
         if not mode.random or current.kl == "sampled":
             return None
         layers = []
-        for i, module in enumerate(self._modules.values()):
+        for i, module in enumerate(self):
             if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
                 return None
             if i % 2:
@@ -92,7 +116,7 @@ class MLP(nn.Sequential):
                 return None
             else:
                 layers.append(module)
-        if len(self._modules) % 2 == 0:
+        if len(self) % 2 == 0:
             return None
         if current.samples is not None and 0 < sum(l.random_logits for l in layers) < len(layers):
             return None  # some layers draw all samples at once, others one by one

@@ -4,7 +4,8 @@
     reproduce("phoneme", Settings(out=Path("results"), runs=3, jobs=2, threads=2))
 
 Runs lie in ``out/runs``; an interrupted call continues where it stopped. Written are a page
-``out/<experiment>.md``, and its CSV files and figures in ``out/<experiment>/``.
+``out/<experiment>.md``, its CSV files and figures in ``out/<experiment>/``, and the results of all runs
+as tidy tables in ``out`` (``store``). A run that these tables have is done, also where its folder is gone.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ from typing import TYPE_CHECKING
 
 from .experiments import EXPERIMENTS, Experiment, find_experiment
 from .jobs import Job, Settings, plan
+from .store import ResultStore
 
 if TYPE_CHECKING:
     from .context import Part
 
-__all__ = ["EXPERIMENTS", "Experiment", "Job", "Settings", "find_experiment", "plan", "reproduce"]
+__all__ = [
+    "EXPERIMENTS", "Experiment", "Job", "ResultStore", "Settings", "find_experiment", "plan", "reproduce",
+]
 
 
-def reproduce(experiment: str | Experiment, settings: Settings, *, train: bool = True) -> list[Path]:
+def reproduce(
+    experiment: str | Experiment, settings: Settings, *, train: bool = True, pictures: bool = True
+) -> list[Path]:
     """Train what is missing, then write tables and figures; returns the files, the page first.
 
-    ``train=False``: tables and figures of the runs that are there.
+    ``train=False``: tables and figures of the runs that are there; ``pictures=False``: tables alone.
     """
     from .context import Context
     from .outputs import make
@@ -32,18 +38,24 @@ def reproduce(experiment: str | Experiment, settings: Settings, *, train: bool =
 
     if isinstance(experiment, str):
         experiment = find_experiment(experiment)
-    jobs = plan(experiment, settings)
+    results = settings.results or settings.out
+    store = ResultStore.read(results)
+    jobs = plan(experiment, settings, store)
     failed = None
     if train:
         try:
-            run_jobs(jobs, settings)
+            run_jobs(jobs, settings, store)
         except RunsFailed as error:
             failed = error
-    context = Context(experiment, settings, jobs)
+    context = Context(experiment, settings, jobs, store, pictures)
     if failed is not None and not context.done:
         raise failed
     parts = make(context)
     page = _write_page(experiment, settings, len(context.done), len(jobs), parts)
+    if train:
+        for job in context.done:
+            context.results(job)
+        store.write(results)
     if failed is not None:
         raise failed
     return [page, *(path for part in parts for path in part.files)]
@@ -53,7 +65,7 @@ def _write_page(
     experiment: Experiment, settings: Settings, done: int, wanted: int, parts: list[Part]
 ) -> Path:
     from .._util.files import replace_file
-    from ..runs.run import versions
+    from ..machine.describe import versions
 
     about = versions()
     *others, last = settings.recipes

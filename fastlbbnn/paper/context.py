@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Dataset, load
-from ..inference.likelihoods import as_likelihood
 from ..prediction.predict import predict
 from ..prediction.uncertainty import class_probabilities
 from ..runs import Run, load_run
@@ -22,7 +20,8 @@ from ..runs.methods import Prediction, find_method
 from ..structure.paths import resolve_threshold
 from .experiments import Experiment
 from .jobs import Job, Settings
-from .tables import Row, source_of
+from .store import ResultStore, Stored
+from .tables import Row, read_rows, source_of
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,9 @@ class Context:
     experiment: Experiment
     settings: Settings
     jobs: list[Job]
+    store: ResultStore = field(default_factory=ResultStore)
+    #: Whether figures are drawn; tables always are.
+    pictures: bool = True
     _data: dict[str, Dataset] = field(default_factory=dict)
 
     @property
@@ -48,7 +50,7 @@ class Context:
 
     @cached_property
     def done(self) -> list[Job]:
-        return [job for job in self.jobs if job.is_done()]
+        return [job for job in self.jobs if job.is_done(self.store)]
 
     def dataset(self, name: str) -> Dataset:
         if name not in self._data:
@@ -65,44 +67,49 @@ class Context:
         found = dict.fromkeys(job.recipe for job in self.done)
         return [recipe for recipe in self.settings.recipes if recipe in found] or list(found)
 
+    def results(self, job: Job) -> Stored:
+        """What is known of a run that is done."""
+        if job.has_folder():
+            self.store.add(job.run, Path(job.folder))
+        return self.store[job.run]
+
     def first(self, dataset: str, recipe: str, methods: tuple[str, ...] = ()) -> Iterator[tuple[Job, Run]]:
+        """The run with the smallest seed of every method, with its networks: ``first_jobs``."""
+        for job in self.first_jobs(dataset, recipe, methods):
+            yield job, load_run(job.folder)
+
+    def first_jobs(self, dataset: str, recipe: str, methods: tuple[str, ...] = ()) -> Iterator[Job]:
         """The run with the smallest seed of every method; of its own recipe if it has not this one."""
         wanted = methods or tuple(dict.fromkeys(job.method for job in self.jobs))
         for method in wanted:
             found = [j for j in self.done if (j.dataset, j.method) == (dataset, method)]
             same = [j for j in found if j.recipe == recipe]
             if same or found:
-                job = min(same or found, key=lambda j: j.seed)
-                yield job, load_run(job.folder)
+                yield min(same or found, key=lambda j: j.seed)
 
     def rows(self) -> list[Row]:
         """Every row of every run's results, with what it is of."""
         found = []
         for job in self.done:
-            for row in (load_run(job.folder).results or {})["rows"]:
+            for row in self.results(job).predictions:
                 found.append({**_about(job), **row})
         return found
 
-    def layer_rows(self, stage: str = "trained") -> list[Row]:
+    def layer_rows(self, network: str = "trained") -> list[Row]:
         found = []
         for job in self.done:
-            layers = (load_run(job.folder).results or {})["layers"]
-            found += [{**_about(job), **row} for row in layers if row["stage"] == stage]
+            found += [{**_about(job), **row} for row in self.results(job).layers if row["network"] == network]
         return found
 
     def timings(self) -> list[Row]:
-        return [
-            {**_about(job), **json.loads((Path(job.folder) / "timing.json").read_text())} for job in self.done
-        ]
+        return [{**_about(job), **self.results(job).timing} for job in self.done]
 
     def authors(self, kind: str) -> list[Row]:
-        """Rows of the authors' objective; ``kind``: rows or inclusion."""
+        """Rows of the authors' objective; ``kind``: predictions or layers."""
         if self.settings.authors is None:
             return []
-        found: list[Row] = []
-        for path in sorted(self.settings.authors.glob("*.json")):
-            found += [{**row, "source": "authors"} for row in json.loads(path.read_text()).get(kind, [])]
-        return found
+        path = self.settings.authors / f"authors_{kind}.csv"
+        return [{**row, "source": "authors"} for row in read_rows(path)] if path.exists() else []
 
     def draws(
         self, network: nn.Module, prediction: Prediction, x: Tensor, dataset: Dataset, samples: int
@@ -114,7 +121,7 @@ class Context:
             p = predict(
                 network, x, mode=prediction.mode, samples=samples, average=False,
                 threshold=resolve_threshold(network),
-                transform=as_likelihood(dataset.likelihood).mean,
+                likelihood=dataset.likelihood,
                 generator=torch.Generator().manual_seed(self.settings.first_seed),
             )  # fmt: skip
         return class_probabilities(p)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,7 +23,10 @@ INDICATOR_DRAWS = 1000
 
 def correlations(ctx: Context) -> Part:
     """Of the last layer: correlations of indicators, from draws, and of the logits behind them, exact."""
-    text, files, rows, learnt = [], [], [], []
+    text: list[str] = []
+    files: list[Path] = []
+    rows: list[Row] = []
+    learnt: list[Row] = []
     for recipe in ctx.recipes:
         for name in ctx.datasets:
             matrices, of_logits = {}, {}
@@ -30,14 +34,17 @@ def correlations(ctx: Context) -> Part:
                 last = chain(run.model("trained"))[-1][0]
                 if job.recipe != recipe or not isinstance(last, BayesianLinear) or last.inclusion is None:
                     continue
-                about = {
+                about: Row = {
                     "dataset": job.dataset_name, "method": job.method, "recipe": recipe, "seed": job.seed
                 }  # fmt: skip
                 matrix = indicator_correlations(last, INDICATOR_DRAWS, ctx.settings.first_seed)
                 matrices[job.method] = matrix
                 rows.append(about | _spread_of_indicators(matrix, last.inclusion.rows))
                 if isinstance(last.inclusion, RandomLogits):
-                    started = chain(run.start())[-1][0].inclusion
+                    first = chain(run.start())[-1][0]
+                    assert isinstance(first, BayesianLinear)
+                    started = first.inclusion
+                    assert isinstance(started, RandomLogits)
                     of_logits[job.method], row = _logits_of_a_unit(last.inclusion, started)
                     learnt.append(about | row)
             where = f"{dataset_label(name)}, {recipe_name(recipe)}"
@@ -117,6 +124,8 @@ def _logits_of_a_unit(inclusion: RandomLogits, started: RandomLogits) -> tuple[n
 def indicator_correlations(layer: BayesianLinear, draws: int, seed: int) -> np.ndarray:
     """[d, d] for the d indicators of a layer, row by row; NaN for those that never changed."""
     generator = torch.Generator().manual_seed(seed)
+    if layer.inclusion is None:
+        raise TypeError(f"{type(layer).__name__} has no indicators; expected a layer that has")
     gammas = []
     for _ in range(draws):
         logits = layer.inclusion(torch.randint(0, 2**62, (), generator=generator))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .experiments import Experiment
+from .store import ResultStore, recipe_hash
 
 #: Hidden units a width factor B: the paper's width study.
 WIDTH_UNITS = (40, 60)
@@ -34,8 +35,10 @@ class Settings:
     samples: int = 10
     figure_samples: int = 100
     root: str | None = None
-    #: Folder with results of the authors' objective.
+    #: Folder with the results of the authors' objective: authors_predictions.csv, authors_layers.csv.
     authors: Path | None = None
+    #: Folder of the tidy tables of results; None: ``out``.
+    results: Path | None = None
     #: Seconds to measure epoch times for, a run.
     timing_seconds: float = 3.0
     progress: bool | None = None
@@ -50,6 +53,8 @@ class Job:
     recipe: str
     seed: int
     folder: str
+    #: The folder of all runs, which it lies in.
+    runs_folder: str
     width: int | None = None
     density: float | None = None
     epochs: int | None = None
@@ -58,6 +63,11 @@ class Job:
     timing_seconds: float = 3.0
     #: Whether the trained network is wanted, and not only its results.
     needs_network: bool = False
+
+    @property
+    def run(self) -> str:
+        """The key of its results: its folder below the folder of all runs."""
+        return Path(self.folder).relative_to(self.runs_folder).as_posix()
 
     @property
     def dataset_name(self) -> str:
@@ -82,18 +92,37 @@ class Job:
             recipe = replace(recipe, hidden=tuple(units * self.width for units in WIDTH_UNITS))
         return recipe
 
-    def is_done(self) -> bool:
-        """Trained by this recipe, evaluated with as many draws, and timed.
+    def is_done(self, store: ResultStore) -> bool:
+        """Trained by this recipe, evaluated with the same number of draws, and timed.
 
-        A run whose networks were deleted, as they are in a repository, is done where its results are enough.
+        A run of which the store has the results is done where these are enough.
         """
-        from ..runs.recipe import same_settings
+        return self.has_folder() or (not self.needs_network and self._is_stored(store))
+
+    def _is_stored(self, store: ResultStore) -> bool:
+        stored = store.get(self.run)
+        if stored is None or stored.samples != self.samples:
+            return False
+        # A recipe that this version has no more was run by another, and stays what it was.
+        return not self.has_recipe() or recipe_hash(stored.recipe) == recipe_hash(self._recipe_config())
+
+    def has_recipe(self) -> bool:
+        from ..runs import recipes_of
+
+        return self.density is not None or self.recipe in recipes_of(self.method)
+
+    def _recipe_config(self) -> dict[str, Any]:
+        return json.loads(json.dumps(self.recipe_object().on(self.dataset_name).to_config()))
+
+    def has_folder(self) -> bool:
+        """Whether the run's folder has all that is wanted of it."""
+        from ..runs.recipe import same_config
 
         folder = Path(self.folder)
         config, results = _json(folder / "run.json"), _json(folder / "results.json")
         return (
             config is not None and config.get("status") == "finished"
-            and same_settings(config["settings"], self.recipe_object().on(self.dataset_name).settings())
+            and self.has_recipe() and same_config(config["recipe"], self._recipe_config())
             and results is not None and results.get("samples") == self.samples
             and (folder / "timing.json").exists()
             and not (self.needs_network and self.lacks_network())
@@ -118,9 +147,14 @@ def dataset_label(dataset: str) -> str:
     return Path(dataset).name.split(".")[0]
 
 
-def plan(experiment: Experiment, settings: Settings) -> list[Job]:
-    """All runs of the experiment; those of one seed together, so that early results are of everything."""
+def plan(experiment: Experiment, settings: Settings, store: ResultStore | None = None) -> list[Job]:
+    """All runs of the experiment; those of one seed together, so that early results are of everything.
+
+    Runs of the ``store`` by recipes that this version has no more are among them.
+    """
     from ..runs.methods import METHODS
+
+    kept = {(stored.about["method"], stored.about["recipe"]) for stored in (store or {}).values()}
 
     # Methods of the project that the experiment leaves out may be added.
     methods = _chosen("method", settings.methods, (*experiment.methods, *METHODS)) or experiment.methods
@@ -129,24 +163,28 @@ def plan(experiment: Experiment, settings: Settings) -> list[Job]:
     return [
         Job(
             dataset, method, recipe, seed,
-            str(_folder(settings, dataset, method, recipe, width, density, seed)),
+            str(_folder(settings, dataset, method, recipe, width, density, seed)), str(settings.out / "runs"),
             width, density, settings.epochs, settings.samples, settings.root, settings.timing_seconds,
             experiment.needs_networks,
         )
         for seed in range(settings.first_seed, settings.first_seed + settings.runs)
         for dataset in datasets
         for method in methods
-        for recipe in recipes_of(method, settings.recipes)
+        for recipe in chosen_recipes(method, settings.recipes, {name for m, name in kept if m == method})
         for width in widths
         for density in (experiment.densities.get(dataset, (None,)) if method == "FNN-GMP" else (None,))
     ]  # fmt: skip
 
 
-def recipes_of(method: str, asked: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the asked recipes that the method has; if it has none of them, the one that it has."""
-    from ..runs import RECIPES
+def chosen_recipes(method: str, asked: tuple[str, ...], stored: set[str] | None = None) -> tuple[str, ...]:
+    """Those of the asked recipes that the method has, or had when results of it were ``stored``.
 
-    known = [name for m, name in RECIPES if m == method]
+    If it has none of them, the one that it has.
+    """
+    from ..runs import recipes_of
+
+    known = list(recipes_of(method))
+    known += sorted((stored or set()) - set(known))
     return tuple(name for name in asked if name in known) or tuple(known[:1])
 
 

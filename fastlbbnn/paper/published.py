@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cache
-from importlib.resources import files
+from importlib.resources import as_file, files
 from typing import Any
+
+from .tables import Row, read_rows
 
 
 @cache
-def _read(name: str) -> tuple[dict[str, Any], ...]:
-    """Rows of a CSV file of the package; empty cells are None, numbers are numbers."""
-    text = files("fastlbbnn.paper").joinpath("numbers", name).read_text(encoding="utf-8")
-    return tuple({k: _value(v) for k, v in row.items()} for row in csv.DictReader(text.splitlines()))
-
-
-def _value(cell: str) -> Any:
-    if cell == "":
-        return None
-    for kind in (int, float):
-        try:
-            return kind(cell)
-        except ValueError:
-            continue
-    return cell
+def _read(name: str) -> tuple[Row, ...]:
+    with as_file(files("fastlbbnn.paper") / "numbers" / name) as path:
+        return tuple(read_rows(path))
 
 
 def predictions(dataset: str, stage: str) -> list[dict[str, Any]]:

@@ -10,18 +10,21 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
+from .._util.files import write_json
 from ..data import Dataset, load
 from ..machine import timing
+from ..machine.describe import in_words
 from ..runs import Run, load_run, train
 from ..runs.evaluate import evaluate_run
-from ..runs.run import write_json
 from .jobs import Job, Settings
+from .store import ResultStore
 
 #: What a worker said, in its run folder.
 LOG = "log.txt"
@@ -62,16 +65,10 @@ def measure(run: Run, dataset: Dataset, seconds: float) -> dict[str, Any]:
     rows = slice(0, min(recipe.batch, dataset.n_train))
     x, y = dataset.x_train[rows], dataset.y_train[rows]
     steps = -(-dataset.n_train // recipe.batch)
-    common = {"n_data": dataset.n_train, "likelihood": dataset.likelihood}
-    plain = timing.training_step(timing.plain_network(run.config["sizes"]), x, y, **common)
-    own = timing.training_step(
-        run.model("trained"),
-        x,
-        y,
-        **common,
-        step_sizes=stage.step_sizes,
-        mode=stage.mode,
-        samples=recipe.samples,
+    step = partial(timing.training_step, n_data=dataset.n_train, likelihood=dataset.likelihood)
+    plain = step(timing.plain_network(run.config["sizes"]), x, y)
+    own = step(
+        run.model("trained"), x, y, step_sizes=stage.step_sizes, mode=stage.mode, samples=recipe.samples
     )
     steps_to_time = {"plain": plain} if run.config["method"] == "FNN" else {"plain": plain, "own": own}
     times = timing.interleave(steps_to_time, seconds=seconds)
@@ -82,13 +79,13 @@ def measure(run: Run, dataset: Dataset, seconds: float) -> dict[str, Any]:
         "ratio": timing.ratio(times["own"], times["plain"]),
         "rounds": len(times["own"]),
         "threads": torch.get_num_threads(),
-        "machine": timing.machine(),
+        "machine": in_words(),
     }
 
 
-def run_jobs(jobs: Sequence[Job], settings: Settings) -> None:
+def run_jobs(jobs: Sequence[Job], settings: Settings, store: ResultStore) -> None:
     """Do what is not done. Failed runs do not stop the others; RunsFailed names them at the end."""
-    todo = [job for job in jobs if not job.is_done()]
+    todo = [job for job in jobs if not job.is_done(store)]
     hidden = None if settings.progress is None else not settings.progress
     with tqdm(total=len(jobs), initial=len(jobs) - len(todo), unit="run", desc="runs", disable=hidden) as bar:
         if not todo:
@@ -117,7 +114,8 @@ def _one_by_one(todo: Sequence[Job], settings: Settings, bar: tqdm) -> dict[Job,
 
 
 def _in_processes(todo: Sequence[Job], settings: Settings, bar: tqdm) -> dict[Job, str]:
-    waiting, running = list(todo), {}
+    waiting = list(todo)
+    running: dict[Job, subprocess.Popen] = {}
     failures: dict[Job, str] = {}
     threads = max(1, settings.threads // settings.jobs)
     # Ended from outside, it ends its workers, too.

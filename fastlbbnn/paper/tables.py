@@ -129,6 +129,22 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a CSV file: empty cells are None, numbers are numbers."""
+    return [{key: _value(cell) for key, cell in row.items()} for row in read_csv(path)]
+
+
+def _value(cell: str) -> Any:
+    if cell == "":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return cell
+
+
 def read_csv(path: Path) -> list[Row]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))

@@ -212,7 +212,7 @@ def test_a_run_has_the_rows_of_the_papers_tables_and_repeats_itself(authors, met
     rows, inclusion = authors.training.run(problem, method, seed=0, epochs=22, post_epochs=1)
     found: dict[str, list] = {}
     for row in rows:
-        found.setdefault(row["stage"], []).append((row["gamma"], row["beta"], row["R"]))
+        found.setdefault(row["network"], []).append((row["gamma"], row["beta"], row["R"]))
         assert 0.0 <= row["accuracy"] <= 1.0
         assert 0.0 <= row["density"] <= 1.0
     assert found == PAPER_ROWS[method]
@@ -245,7 +245,7 @@ def test_the_stages_switch_what_the_scripts_switch(authors):
 
 
 def test_finished_runs_are_kept_and_skipped(authors, tmp_path):
-    path = tmp_path / "new folder" / "phoneme.json"
+    path = tmp_path / "new folder"
     settings = {"dataset": "phoneme", "method": "FNN", "seed": 0, "epochs": 250, "post_epochs": 50}
     assert not authors.results.finished(path, settings)
     authors.results.append(path, settings, [{"accuracy": 0.9, "accuracies": [0.9, 0.8]}], [{"layer": 1}])
@@ -254,10 +254,12 @@ def test_finished_runs_are_kept_and_skipped(authors, tmp_path):
         assert not authors.results.finished(path, {**settings, **other})
     authors.results.append(path, {**settings, "seed": 1}, [{"accuracy": 0.8}], [])
     found = authors.results.read(path)
-    assert [row["accuracy"] for row in found["rows"]] == [0.9, 0.8]
-    assert found["inclusion"] == [{**settings, "layer": 1}]
-    path.write_text("[]")
-    with pytest.raises(SystemExit, match="no file of this script"):
+    assert [row["accuracy"] for row in found["predictions"]] == [0.9, 0.8]
+    assert found["layers"] == [{**settings, "layer": 1}]
+    assert found["predictions"][0]["accuracies"] == "0.9 0.8"
+    assert authors.results.read(path, "mnist")["layers"] == []
+    (path / "authors_layers.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(SystemExit, match="is not a file of this script"):
         authors.results.read(path)
 
 
@@ -276,11 +278,11 @@ def test_the_comparison_marks_what_lies_in_the_published_range(authors, tmp_path
     for seed, accuracy, epochs in ((0, 0.930, 250), (1, 0.924, 250), (2, 0.922, 250), (3, 0.5, 2)):
         settings = {"dataset": "phoneme", "method": "LBBNN-GP-MF", "seed": seed, "epochs": epochs,
                     "post_epochs": 50}
-        row = {"stage": "trained", "gamma": "SIM", "beta": "SIM", "R": 10, "accuracy": accuracy,
+        row = {"network": "trained", "gamma": "SIM", "beta": "SIM", "R": 10, "accuracy": accuracy,
                "accuracy_at_095": 0.99, "classified_at_095": 680, "density": 0.985, "epoch_seconds": 0.7}
         median_model = {**row, "gamma": "MED", "beta": "MEA", "R": 1, "accuracy": 0.9, "density": 0.35}
         authors.results.append(
-            tmp_path / "phoneme.json", settings, [row, median_model], [{"layer": 1, "mean_inclusion": 0.41}]
+            tmp_path, settings, [row, median_model], [{"layer": 1, "mean_inclusion": 0.41}]
         )
     text = compare.report(tmp_path, tmp_path)
     assert "| 0.927 (0.923, 0.933) | 0.924 (0.922, 0.930) + | 0.992 of 690 | 0.990 of 680 |" in text

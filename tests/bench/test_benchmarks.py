@@ -60,3 +60,12 @@ def test_bad_options_are_explained(script):
     result = run(script, "--threads", "-1")
     assert result.returncode == 2
     assert "expected at least 1" in result.stderr
+
+
+def test_the_suite_of_pytest_benchmark_runs():
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-disable",
+        "--override-ini=pythonpath=bench/suite", "bench/suite",
+    ]  # fmt: skip
+    result = subprocess.run(command, cwd=BENCH.parent, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout[-3000:]

@@ -23,13 +23,13 @@ def test_path(path):
     if ORDER.index(path) <= ORDER.index(best):
         pytest.skip(f"{best} kernels are in use and {path} is not below them")
     environment = {**os.environ, "FASTLBBNN_CPU": path}
-    in_use = "import fastlbbnn.machine.info as i; print(i.cpu_kernels())"
+    in_use = "import fastlbbnn.machine.describe as d; print(d.cpu_kernels())"
     shown = subprocess.run(
         [sys.executable, "-c", in_use], env=environment, capture_output=True, text=True, check=True
     )
     assert shown.stdout.strip() == path
     names = ("ops/test_agreement", "nn/test_mlp", "cpu/test_noise", "cpu/test_vecmath",
-             "cpu/test_determinism", "test_optim")
+             "cpu/test_determinism", "inference/test_optim")
     files = [str(TESTS / f"{name}.py") for name in names]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files],

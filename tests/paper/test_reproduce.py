@@ -18,16 +18,17 @@ from typer.testing import CliRunner
 from fastlbbnn import predict
 from fastlbbnn.cli import app
 from fastlbbnn.data import load
-from fastlbbnn.paper import EXPERIMENTS, Experiment, Settings, plan, reproduce
+from fastlbbnn.paper import EXPERIMENTS, Experiment, ResultStore, Settings, plan, reproduce
 from fastlbbnn.paper import figures as figures_module
-from fastlbbnn.paper.jobs import recipes_of
-from fastlbbnn.paper.tables import read_csv
+from fastlbbnn.paper.jobs import chosen_recipes
+from fastlbbnn.paper.tables import read_csv, write_csv
 from fastlbbnn.runs import RECIPES, load_run, trainer
+from fastlbbnn.runs.checkpoint import CheckpointClock
 
 METHODS = ("LBBNN-GP-MF", "BNN-GP-MF", "FNN")
 #: Of the main stage; each post-training adds one.
 EPOCHS = 6
-PAPER_FNN = RECIPES["FNN", "paper"]
+PAPER_FNN = RECIPES["FNN/paper"]
 LEARNED = ("trained.safetensors", "post-trained.safetensors", "post-median.safetensors", "results.json")
 
 
@@ -38,7 +39,7 @@ def recipes():
         for method in (*METHODS, "LBBNN-GP-MVN"):
             for name in ("paper", "ours") if method == "LBBNN-GP-MF" else ("paper",):
                 tiny = replace(quick_recipe(method).scaled(EPOCHS), name=name)
-                patch.setitem(RECIPES, (method, name), tiny)
+                patch.setitem(RECIPES._known, f"{method}/{name}", tiny)
         yield
 
 
@@ -146,6 +147,31 @@ def test_results_are_enough_for_tables_and_histograms(records, done, recipes, da
         assert whole.read_bytes() == without.read_bytes(), whole.name
 
 
+def test_the_tidy_tables_are_enough_without_any_folder(done, recipes, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer._Trainer, "_train_epoch", lambda *_: pytest.fail("trains again"))
+    for name in ("runs.csv", "predictions.csv", "layers.csv", "recipes.json"):
+        shutil.copy(done / name, tmp_path / name)
+    what = replace(
+        experiment(data, "predictions", "inclusion", "times", "histograms", datasets=2), name="stored"
+    )
+    both = [reproduce(what, settings(out, runs=2, recipes=("paper", "ours"))) for out in (done, tmp_path)]
+    assert len(both[0]) == len(both[1]) == 7
+    for whole, stored in zip(*both):
+        assert whole.read_bytes() == stored.read_bytes(), whole.name
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_stored_run_of_another_recipe_is_not_done(done, recipes, data, tmp_path):
+    for name in ("runs.csv", "predictions.csv", "layers.csv", "recipes.json"):
+        shutil.copy(done / name, tmp_path / name)
+    same = plan(experiment(data, "inclusion"), settings(tmp_path, runs=2))
+    other = plan(experiment(data, "inclusion"), settings(tmp_path, runs=2, epochs=EPOCHS + 1))
+    store = ResultStore.read(tmp_path)
+    assert all(job.is_done(store) for job in same) and not any(job.is_done(store) for job in other)
+    more_draws = plan(experiment(data, "inclusion"), settings(tmp_path, runs=2, samples=4))
+    assert not any(job.is_done(store) for job in more_draws)
+
+
 def test_what_needs_a_network_that_is_gone_trains_it_again(records, done, recipes, data):
     what = experiment(data, "samples", methods=("LBBNN-GP-MF",), needs_networks=True)
     with pytest.raises(ValueError, match="no run of tiny is finished and has its networks"):
@@ -161,7 +187,7 @@ def test_what_needs_a_network_that_is_gone_trains_it_again(records, done, recipe
 def test_interrupted_and_resumed_is_as_if_nothing_had_happened(recipes, data, tmp_path, monkeypatch):
     what = experiment(data, "predictions", methods=("LBBNN-GP-MF",))
     reproduce(what, settings(tmp_path / "whole", runs=2))
-    monkeypatch.setattr(trainer, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(CheckpointClock, "due", lambda _: True)  # after every epoch
     usual, epochs = trainer._Trainer._train_epoch, []
 
     def interrupt(self, *arguments):
@@ -191,7 +217,10 @@ def _drawn(done: Path, path: str, draws: int) -> torch.Tensor:
     """Class probabilities of the test rows by the run on columns, [draws, n, classes], without the page."""
     network = load_run(done / "runs/columns/LBBNN-GP-MF/paper/seed-0").model("trained")
     generator = torch.Generator().manual_seed(0)
-    return predict(network, load(path).x_test, samples=draws, average=False, generator=generator)
+    return predict(
+        network, load(path).x_test, samples=draws, average=False, likelihood="categorical",
+        generator=generator,
+    )
 
 
 def test_out_of_domain(done, data, recipes):
@@ -338,12 +367,12 @@ def test_pruned_networks(done, data, recipes, tmp_path):
 
 
 def test_the_authors_pruned_networks_have_columns_from_the_whole_network_on(done, data, recipes, tmp_path):
-    row = {"dataset": "columns", "method": "FNN", "seed": 0, "stage": "trained", "beta": "MEA", "R": 1}
+    row = {"dataset": "columns", "method": "FNN", "seed": 0, "network": "trained", "beta": "MEA", "R": 1}
     rows = [
         {**row, "gamma": gamma, "accuracy": accuracy}
         for gamma, accuracy in (("ALL", 0.875), ("weights 0.5", 0.625), ("neurons 0.5", 0.375))
     ]
-    (tmp_path / "columns.json").write_text(json.dumps({"rows": rows}))
+    write_csv(tmp_path / "authors_predictions.csv", rows)
     what = experiment(data, "pruning", methods=("FNN",))
     page, *_ = reproduce(what, settings(done, runs=2, authors=tmp_path), train=False)
     lines = page.read_text().splitlines()
@@ -354,7 +383,7 @@ def test_the_authors_pruned_networks_have_columns_from_the_whole_network_on(done
 
 def test_the_authors_objective_has_a_column(done, data, recipes, tmp_path):
     rows = [
-        {"dataset": "columns", "method": "LBBNN-GP-MF", "seed": seed, "stage": "trained", "gamma": "SIM",
+        {"dataset": "columns", "method": "LBBNN-GP-MF", "seed": seed, "network": "trained", "gamma": "SIM",
          "beta": "SIM", "R": 3, "accuracy": value, "accuracy_at_095": None, "classified_at_095": 7,
          "density": 0.3}
         for seed, value in ((0, 0.25), (1, 0.75))
@@ -365,7 +394,8 @@ def test_the_authors_objective_has_a_column(done, data, recipes, tmp_path):
         {"dataset": "columns", "method": method, "seed": 0, "layer": 1, "mean_inclusion": value}
         for method, value in (("LBBNN-GP-MF", 0.125), ("LBBNN-GP-LFMVN", 0.777))
     ]
-    (tmp_path / "columns.json").write_text(json.dumps({"rows": rows, "inclusion": inclusion}))
+    write_csv(tmp_path / "authors_predictions.csv", rows)
+    write_csv(tmp_path / "authors_layers.csv", inclusion)
     page, *_ = reproduce(
         experiment(data, "predictions", "inclusion"), settings(done, runs=2, authors=tmp_path), train=False
     )
@@ -392,7 +422,7 @@ def test_a_failed_run_is_named_and_the_others_are_done(recipes, data, tmp_path, 
 
 def test_processes_do_what_one_process_does(data, tmp_path, monkeypatch):
     # A worker is a fresh process: it knows nothing of tiny recipes.
-    monkeypatch.setitem(RECIPES, ("FNN", "paper"), PAPER_FNN)
+    monkeypatch.setitem(RECIPES._known, "FNN/paper", PAPER_FNN)
     what = experiment(data, "predictions", methods=("FNN",))
     for jobs, name in ((1, "one"), (2, "two")):
         reproduce(what, settings(tmp_path / name, jobs=jobs, epochs=1))
@@ -404,8 +434,8 @@ def test_processes_do_what_one_process_does(data, tmp_path, monkeypatch):
 
 
 def test_a_method_without_the_asked_recipe_uses_its_own():
-    assert recipes_of("BNN-GP-MF", ("ours",)) == ("paper",)
-    assert recipes_of("LBBNN-GP-MF", ("paper", "ours")) == ("paper", "ours")
+    assert chosen_recipes("BNN-GP-MF", ("ours",)) == ("paper",)
+    assert chosen_recipes("LBBNN-GP-MF", ("paper", "ours")) == ("paper", "ours")
     jobs = plan(EXPERIMENTS["fnn"], settings(Path("x"), datasets=("mnist",), recipes=("paper",)))
     assert [(job.method, job.density) for job in jobs] == [
         ("FNN", None),
@@ -423,7 +453,7 @@ def test_a_method_without_the_asked_recipe_uses_its_own():
         (["phoneme", "--datasets", "mnist"], "expected some of phoneme"),
         (["widths", "--widths", "1,12"], "no width 12"),
         (["widths", "--widths", "one"], "one"),
-        (["phoneme", "--authors", "/nowhere"], "is no folder"),
+        (["phoneme", "--authors", "/nowhere"], "is not a folder"),
         (["phoneme", "--runs", "0"], "--runs"),
     ],
 )
