@@ -14,6 +14,7 @@ STABLE_TORCH_LIBRARY_IMPL(fastlbbnn, CPU, m) {
   m.impl("local_linear_bwd_adam", TORCH_BOX(&fastlbbnn::local_linear_bwd_adam));
   m.impl("kl_sums_fwd", TORCH_BOX(&fastlbbnn::kl_sums_fwd));
   m.impl("kl_sums_bwd", TORCH_BOX(&fastlbbnn::kl_sums_bwd));
+  m.impl("cross_entropy_fwd", TORCH_BOX(&fastlbbnn::cross_entropy_fwd));
   m.impl("noise", TORCH_BOX(&fastlbbnn::noise));
   m.impl("vecmath", TORCH_BOX(&fastlbbnn::vecmath));
 }

@@ -47,10 +47,12 @@ Tensor gated_linear_bwd_adam(Tensor dy, Tensor dsums, Tensor x, Tensor kappa, Te
   const GatedStack stack = one_layer(x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples,
                                      block_rows, block_cols, temperature, hard);
   check_adam(1, exp_avg, exp_avg_sq, hyper);
-  const LayerAdam adam({kappa, rho, omega, bias_kappa, bias_rho}, exp_avg.data(),
-                       exp_avg_sq.data(), hyper.data());
-  return stack.backward(dy, dsums, {saved}, {}, need_dx,
-                        {{adam.weight_sink(), adam.bias_sink()}});
+  LayerAdam adam({kappa, rho, omega, bias_kappa, bias_rho}, exp_avg.data(), exp_avg_sq.data(),
+                 hyper.data());
+  const Tensor dx = stack.backward(dy, dsums, {saved}, {}, need_dx,
+                                   {{adam.weight_sink(), adam.bias_sink()}});
+  adam.write_back();
+  return dx;
 }
 
 }  // namespace fastlbbnn

@@ -61,7 +61,9 @@ std::vector<Tensor> gated_mlp_bwd(Tensor dy, Tensor dsums, Tensor x,
   std::vector<GatedStack::Sinks> sinks;
   for (int64_t l = 0; l < stack.size(); ++l) {
     const auto p = layer_parameters(parameters, l);
-    const ParameterGradients g(*p[0], *p[1], p[2], p[3], p[4]);
+    // With the shapes that were given, also of tensors that are empty.
+    const Tensor* given = parameters.data() + l * kTensors;
+    const ParameterGradients g(*p[0], *p[1], given[2], given[3], given[4]);
     sinks.push_back({g.weight_sink(), g.bias_sink()});
     grads.insert(grads.end(), {g.kappa, g.rho, g.omega, g.bias_kappa, g.bias_rho});
   }
@@ -85,8 +87,10 @@ Tensor gated_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor>
   }
   std::vector<GatedStack::Sinks> sinks;
   for (const LayerAdam& adam : adams) sinks.push_back({adam.weight_sink(), adam.bias_sink()});
-  return stack.backward(dy, dsums, slice(saved, 0, stack.size()),
-                        slice(saved, stack.size(), 2 * stack.size() - 1), need_dx, sinks);
+  const Tensor dx = stack.backward(dy, dsums, slice(saved, 0, stack.size()),
+                                   slice(saved, stack.size(), 2 * stack.size() - 1), need_dx, sinks);
+  for (LayerAdam& adam : adams) adam.write_back();
+  return dx;
 }
 
 }  // namespace fastlbbnn

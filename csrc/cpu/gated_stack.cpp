@@ -51,7 +51,7 @@ void column_sums(const float* dy, int64_t rows, int64_t cols, float* out) {
 }  // namespace
 
 int64_t draw_size(const Posterior& q) {
-  const int64_t rows = q.rows * 2 * padded_cols(q.cols);
+  const int64_t rows = volume({q.rows, 2 * padded_cols(q.cols)});
   return rows + (stores_gates(q) ? q.grid_rows() * q.grid_cols() : 0);
 }
 
@@ -63,6 +63,11 @@ GatedStack::GatedStack(std::vector<StackLayer> layers, const Tensor& x, int64_t 
                     "fastlbbnn: layer ", l, " takes ", layers_[l].layer.weights.cols,
                     " inputs and layer ", l - 1, " has ", layers_[l - 1].layer.weights.rows,
                     " outputs");
+  }
+  for (const StackLayer& l : layers_) {
+    const Posterior& q = l.layer.weights;
+    volume({samples_, inputs_.rows, std::max(q.rows, q.cols)});
+    volume({samples_, std::max(draw_size(q), 2 * padded_cols(q.rows))});
   }
 }
 
@@ -83,17 +88,19 @@ GatedStack::Result GatedStack::forward(bool save) const {
     const Posterior& q = layers_[l].layer.weights;
     const int64_t n = q.rows, k = q.cols, stride = padded_cols(k);
     const bool last = l + 1 == size(), has_bias = layers_[l].layer.has_bias();
-    sums[l].resize(n + (has_bias ? 1 : 0));
-    const std::vector<float> bias =
-        sample_bias(layers_[l], samples_, has_bias ? sums[l].data() + n : nullptr);
+    sums[l].resize(layers_[l].layer.sum_rows());
     Tensor out = empty({samples_, m, n});
     if (save) {
       draws.push_back(empty({samples_, draw_size(q)}));
     } else {
       scratch.resize(n * 2 * stride);   // one sample's weights at a time
     }
+    // Where nothing is computed and nothing kept, the first draw has all there is: the sums.
+    const int64_t drawn = save || out.numel() > 0 ? samples_ : 1;
+    const std::vector<float> bias =
+        sample_bias(layers_[l], drawn, has_bias ? &sums[l].back() : nullptr);
     const Panels panels(q, m);
-    for (int64_t s = 0; s < samples_; ++s) {
+    for (int64_t s = 0; s < drawn; ++s) {
       float* w = save ? mutable_data(draws[l]) + s * draw_size(q) : scratch.data();
       float* g = save && stores_gates(q) ? w + n * 2 * stride : nullptr;
       const Draw draw = weight_draw(layers_[l], s, hard_);
@@ -112,14 +119,16 @@ GatedStack::Result GatedStack::forward(bool save) const {
     }
   }
   if (!save) hidden.clear();
-  return {y, reduce_sums(sums), draws, hidden};
+  std::vector<LayerSums> all;
+  for (size_t l = 0; l < layers_.size(); ++l) all.push_back({&layers_[l].layer, &sums[l]});
+  return {y, reduce_sums(all), draws, hidden};
 }
 
 // dx = dy w; where all samples share x, summed over them.
 Tensor GatedStack::input_gradient(int64_t l, const Tensor& dy, const Tensor& draws) const {
   const Posterior& q = layers_[l].layer.weights;
   const int64_t m = inputs_.rows, n = q.rows, k = q.cols;
-  const bool sum = l == 0 && inputs_.shared();
+  const bool sum = l == 0 && inputs_.shared;
   Tensor dx = sum ? empty({m, k}) : empty({samples_, m, k});
   std::vector<float> one(sum && samples_ > 1 ? m * k : 0);
   for (int64_t s = 0; s < samples_; ++s) {
@@ -143,7 +152,7 @@ void GatedStack::parameter_gradients(int64_t l, const Tensor& dy_tensor, const T
   const Draw draw = weight_draw(layers_[l], 0, hard_);
   const Panels panels(q, m);
   parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
-    float* dw = thread_scratch(samples_ * panels.size() * k);
+    float* dw = thread_scratch(volume({samples_, panels.size(), k}));
     for (int64_t p = first; p < last; ++p) {
       const int64_t begin = panels.begin(p), end = panels.end(p), rows = end - begin;
       for (int64_t s = 0; s < samples_; ++s) {

@@ -5,14 +5,20 @@ namespace fastlbbnn {
 
 Tensor noise(Tensor seed, std::string kind, int64_t stream, int64_t sample, int64_t rows,
              int64_t cols, int64_t block_rows, int64_t block_cols) {
+  const auto fits = [](int64_t size, int64_t block) { return size <= kMostRows / block; };
   STD_TORCH_CHECK(rows >= 0 && cols >= 0 && stream >= 0 && stream <= 3 && block_rows >= 1 &&
-                      block_cols >= 1,
-                  "fastlbbnn: noise needs sizes >= 0, a stream in 0..3 and blocks >= 1");
+                      block_cols >= 1 && fits(rows, block_rows) && fits(cols, block_cols) &&
+                      sample >= 0 && sample <= kMostRows,
+                  "fastlbbnn: noise needs sizes >= 0, a stream in 0..3, blocks >= 1, and sizes times "
+                  "blocks and a sample of at most ", kMostRows);
   Draw draw = make_draw(read_seeds(seed, 1)[0], static_cast<Stream>(stream), sample, 1.0, true);
   const int64_t stride = padded_cols(cols);
+  volume({rows, stride});
   Tensor out = empty({rows, stride});
+  const int64_t count = cols > 0 ? rows : 0;
+  const int64_t rows_a_thread = worth_threads(count * stride, kWeightWork) ? 16 : count;
   if (kind == "normal") {
-    parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+    parallel_for(0, count, rows_a_thread, [&](int64_t begin, int64_t end) {
       kernels().normals(draw, begin, end, cols, stride, mutable_data(out));
     });
     return out;
@@ -22,7 +28,7 @@ Tensor noise(Tensor seed, std::string kind, int64_t stream, int64_t sample, int6
   draw.stream = Stream::kWeight;
   Tensor other = empty({rows, stride});
   const bool uniform = kind == "uniform";
-  parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+  parallel_for(0, count, rows_a_thread, [&](int64_t begin, int64_t end) {
     kernels().gate_noise(draw, begin, end, cols, block_rows, block_cols,
                          mutable_data(uniform ? out : other), mutable_data(uniform ? other : out));
   });

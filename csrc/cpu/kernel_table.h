@@ -3,8 +3,10 @@
 #pragma once
 
 #include "backward_rows.h"
+#include "cross_entropy.h"
 #include "kernels.h"
 #include "moment_rows.h"
+#include "product.h"
 #include "sample_rows.h"
 
 namespace fastlbbnn {
@@ -54,13 +56,22 @@ inline void normals(const Draw& draw, int64_t begin, int64_t end, int64_t cols, 
 inline void gate_noise(const Draw& draw, int64_t begin, int64_t end, int64_t cols,
                        int64_t block_rows, int64_t block_cols, float* uniform, float* logit) {
   using V = Vec;
-  const int64_t width = cols * block_cols, stride = padded_cols(cols);
-  std::vector<float> eps(padded_cols(width)), high(padded_cols(width));
+  const int64_t stride = padded_cols(cols);
+  alignas(64) float eps[kUnit<V>], high[kUnit<V>];
   for (int64_t row = begin; row < end; ++row) {
     float* u = uniform + row * stride;
-    normals_of_columns<V, true>(draw, row * block_rows, 0, width, eps.data(), high.data());
     gate_bits_of_columns<V>(draw, row, 0, cols, u);
-    for (int64_t j = 0; j < cols; ++j) u[j] += high[j * block_cols];
+    // The first bits of a block's uniform are those of its first weight: blocks may be far apart.
+    int64_t unit = -1;
+    for (int64_t j = 0; j < cols; ++j) {
+      const int64_t col = j * block_cols;
+      if (col / kUnit<V> != unit) {
+        unit = col / kUnit<V>;
+        normals<V, 1, true>(draw.key, draw.stream, draw.sample, static_cast<uint32_t>(row * block_rows),
+                            static_cast<uint32_t>(unit * kUnit<V> / 4), eps, high);
+      }
+      u[j] += high[col - unit * kUnit<V>];
+    }
     for (int64_t j = 0; j < stride; j += V::kLanes) {
       V::store(logit + row * stride + j, logistic<V>(V::load(u + j)));
     }
@@ -91,7 +102,7 @@ inline void math(int function, const float* x, float* out, int64_t n) {
 }  // namespace FASTLBBNN_ARCH
 }  // namespace fastlbbnn
 
-#define FASTLBBNN_KERNEL_TABLE(symbol, label)                                                 \
+#define FASTLBBNN_KERNEL_TABLE(symbol, label, multiply)                                       \
   namespace fastlbbnn {                                                                       \
   using namespace FASTLBBNN_ARCH;                                                             \
   const KernelTable symbol = {label,   FASTLBBNN_ARCH::sample,           FASTLBBNN_ARCH::sums, \
@@ -99,5 +110,6 @@ inline void math(int function, const float* x, float* out, int64_t n) {
                               FASTLBBNN_ARCH::moments_backward,                               \
                               FASTLBBNN_ARCH::perturb_rows<FASTLBBNN_ARCH::Vec>,              \
                               FASTLBBNN_ARCH::normals, FASTLBBNN_ARCH::gate_noise,            \
-                              FASTLBBNN_ARCH::math};                                          \
+                              FASTLBBNN_ARCH::math, multiply,                                 \
+                              FASTLBBNN_ARCH::cross_entropy<FASTLBBNN_ARCH::Vec>};            \
   }

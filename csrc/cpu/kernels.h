@@ -90,6 +90,13 @@ struct MomentGradients {
   int64_t first_row;
 };
 
+// A matrix in memory: element (i, j) at data[i * row + j * col].
+struct Matrix {
+  const float* data;
+  int64_t rows, cols, row, col;
+  Matrix t() const { return {data, cols, rows, col, row}; }
+};
+
 struct KernelTable {
   const char* name;
   // w = g (kappa + tau eps) for rows [begin, end). `sums` (one RowSums a row) may be nullptr;
@@ -122,9 +129,19 @@ struct KernelTable {
                      int64_t block_cols, float* uniform, float* logistic);
   // For tests: one function of vecmath.h, elementwise.
   void (*math)(int function, const float* x, float* out, int64_t n);
+  // out [a.rows, b.cols] with row stride `out_row` = a b, on this thread; `packed` holds
+  // kProductScratch floats. nullptr: none, ask BLAS.
+  void (*product)(float* out, int64_t out_row, const Matrix& a, const Matrix& b, float* packed);
+  // The cross-entropy of logits [rows, classes] and targets, summed, and its gradient.
+  double (*cross_entropy)(const float* logits, const int64_t* target, int64_t rows, int64_t classes,
+                          float* gradient);
 };
 
 const KernelTable& kernels();
+
+// Rows of b that a product takes at a time, and the room that it packs them into.
+constexpr int64_t kProductDepth = 256;
+constexpr int64_t kProductScratch = kProductDepth * 64;
 
 // A variance of exactly zero (an input of zeros and no bias) has no finite slope; raised to this,
 // its standard deviation of 1e-15 disappears in any float32 activation.

@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 // The standard headers above come first: nothing of theirs may be compiled with these instructions,
 // because the linker could pick that copy for a processor without them.
@@ -11,5 +12,5 @@
 
 #include "kernel_table.h"
 
-FASTLBBNN_KERNEL_TABLE(kAvx2Kernels, "avx2")
+FASTLBBNN_KERNEL_TABLE(kAvx2Kernels, "avx2", FASTLBBNN_ARCH::product<FASTLBBNN_ARCH::Vec>)
 #endif

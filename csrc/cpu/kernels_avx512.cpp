@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 // See kernels_avx2.cpp for why the standard headers come first.
 #pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")
@@ -10,5 +11,5 @@
 
 #include "kernel_table.h"
 
-FASTLBBNN_KERNEL_TABLE(kAvx512Kernels, "avx512")
+FASTLBBNN_KERNEL_TABLE(kAvx512Kernels, "avx512", FASTLBBNN_ARCH::product<FASTLBBNN_ARCH::Vec>)
 #endif

@@ -4,4 +4,4 @@
 
 #include "kernel_table.h"
 
-FASTLBBNN_KERNEL_TABLE(kPortableKernels, "portable")
+FASTLBBNN_KERNEL_TABLE(kPortableKernels, "portable", nullptr)

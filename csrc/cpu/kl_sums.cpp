@@ -7,16 +7,15 @@ Tensor kl_sums_fwd(Tensor kappa, Tensor rho, OptionalTensor omega, OptionalTenso
                    OptionalTensor bias_rho, int64_t block_rows, int64_t block_cols) {
   const FlushSubnormals flush;
   const Layer layer(kappa, rho, omega, bias_kappa, bias_rho, block_rows, block_cols);
-  const int64_t n = layer.weights.rows;
-  std::vector<RowSums> sums(n + layer.bias.rows);
+  std::vector<RowSums> sums(layer.sum_rows());
   const Panels panels(layer.weights, 0);
   parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
     for (int64_t p = first; p < last; ++p) {
       kernels().sums(layer.weights, panels.begin(p), panels.end(p), sums.data());
     }
   });
-  if (layer.has_bias()) kernels().sums(layer.bias, 0, 1, sums.data() + n);
-  return torch::stable::view(reduce_sums({sums}), {5});
+  if (layer.has_bias()) kernels().sums(layer.bias, 0, 1, &sums.back());
+  return torch::stable::view(reduce_sums({{&layer, &sums}}), {5});
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> kl_sums_bwd(

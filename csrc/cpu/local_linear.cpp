@@ -35,8 +35,9 @@ struct Backward {
   Backward(const Tensor& dy, const Tensor& dsums, const Tensor& x, const Layer& layer,
            const Tensor& moments, const Tensor& half_ratio, int64_t samples)
       : layer(layer), inputs(x, layer, samples),
-        rows(inputs.shared() ? inputs.rows : samples * inputs.rows), c(read_sum_gradients(dsums, 1)[0]) {
+        rows(inputs.shared ? inputs.rows : samples * inputs.rows), c(read_sum_gradients(dsums, 1)[0]) {
     const int64_t n = layer.weights.rows, k = layer.weights.cols;
+    volume({samples, inputs.rows, n});
     const Tensor dy_tensor = row_major(dy);
     const float* upstream = data(dy_tensor);
     check_float(dy_tensor, samples * inputs.rows * n, "dy");
@@ -66,7 +67,7 @@ struct Backward {
   // dx = dmean m + 2 x (dvar v)
   Tensor input_gradient() const {
     const int64_t n = layer.weights.rows, k = layer.weights.cols;
-    Tensor dx = torch::stable::empty_like(inputs.owned);
+    Tensor dx = torch::stable::empty_like(inputs.owned);   // row-major, as they are
     std::vector<float> through_var(rows * k);
     matmul(mutable_data(dx), k, grad(dmean), {mean_w, n, k, k, 1});
     matmul(through_var.data(), k, grad(dvar), {var_w, n, k, k, 1});
@@ -81,7 +82,7 @@ struct Backward {
     const Panels panels(q, rows);
     for_panels(panels, [&](int64_t begin, int64_t end) {
       const int64_t size = end - begin;
-      float* dm = thread_scratch(2 * panels.size() * k);
+      float* dm = thread_scratch(volume({2, panels.size(), k}));
       float* dv = dm + size * k;
       const Matrix dmean_panel{dmean.data() + begin, rows, size, n, 1};
       const Matrix dvar_panel{dvar.data() + begin, rows, size, n, 1};
@@ -111,15 +112,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> local_linear_fwd(
   const Posterior& q = layer.weights;
   const Inputs inputs(x, layer, samples);
   const int64_t n = q.rows, k = q.cols, m = inputs.rows;
-  const int64_t rows = inputs.shared() ? m : samples * m;
+  const int64_t rows = inputs.shared ? m : samples * m;
 
-  Tensor moments = empty({2, n, k});
+  volume({samples, m, n});
+  Tensor y = empty({samples, m, n}), half_ratio = empty({samples, m, n}), moments = empty({2, n, k});
   float *mean_w = mutable_data(moments), *var_w = mean_w + n * k;
-  std::vector<RowSums> sums(n + layer.bias.rows);
-  std::vector<float> bias(2 * n), x2 = squares(inputs.x, rows * k);
+  std::vector<RowSums> sums(layer.sum_rows());
+  std::vector<float> bias(layer.has_bias() ? 2 * n : 0), x2 = squares(inputs.x, rows * k);
   std::vector<float> mean(rows * n), var(rows * n);
   if (layer.has_bias()) {
-    kernels().moments(layer.bias, 0, 1, bias.data(), bias.data() + n, sums.data() + n);
+    kernels().moments(layer.bias, 0, 1, bias.data(), bias.data() + n, &sums.back());
   }
   for_panels(Panels(q, rows), [&](int64_t begin, int64_t end) {
     kernels().moments(q, begin, end, mean_w, var_w, sums.data());
@@ -130,11 +132,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> local_linear_fwd(
   });
 
   const uint64_t draw_seed = read_seeds(seed, 1)[0];
-  Tensor y = empty({samples, m, n}), half_ratio = empty({samples, m, n});
-  parallel_for(0, samples * m, 16, [&](int64_t first, int64_t last) {
+  // Normals and a square root: less than a weight costs, more than a multiplication.
+  const int64_t rows_a_thread = worth_threads(samples * m * n, 128) ? 16 : samples * m;
+  parallel_for(0, n > 0 ? samples * m : 0, rows_a_thread, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last;) {
       const int64_t s = i / m, row = i % m, end = std::min(m, row + last - i);
-      const int64_t product = inputs.shared() ? 0 : s * m * n;
+      const int64_t product = inputs.shared ? 0 : s * m * n;
       kernels().perturb(make_draw(draw_seed, Stream::kActivation, s, 1.0, true), row, end, n,
                         mean.data() + product, var.data() + product,
                         layer.has_bias() ? bias.data() : nullptr, bias.data() + n,
@@ -142,7 +145,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> local_linear_fwd(
       i += end - row;
     }
   });
-  return {y, torch::stable::view(reduce_sums({sums}), {5}), moments, half_ratio};
+  return {y, torch::stable::view(reduce_sums({{&layer, &sums}}), {5}), moments, half_ratio};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> local_linear_bwd(
@@ -168,9 +171,10 @@ Tensor local_linear_bwd_adam(Tensor dy, Tensor dsums, Tensor x, Tensor kappa, Te
   const Backward b(dy, dsums, x, layer, moments, half_ratio, samples);
   Tensor dx = need_dx ? b.input_gradient() : empty({0});
   check_adam(1, exp_avg, exp_avg_sq, hyper);
-  const LayerAdam adam({kappa, rho, omega, bias_kappa, bias_rho}, exp_avg.data(),
-                       exp_avg_sq.data(), hyper.data());
+  LayerAdam adam({kappa, rho, omega, bias_kappa, bias_rho}, exp_avg.data(), exp_avg_sq.data(),
+                 hyper.data());
   b.parameter_gradients(adam.weight_sink(), adam.bias_sink());
+  adam.write_back();
   return dx;
 }
 

@@ -74,6 +74,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> kl_sums_bwd(
     Tensor dsums, Tensor kappa, Tensor rho, OptionalTensor omega, OptionalTensor bias_kappa,
     OptionalTensor bias_rho, int64_t block_rows, int64_t block_cols);
 
+// Cross-entropy of logits [rows, classes] and classes [rows], summed, and its gradient.
+std::tuple<Tensor, Tensor> cross_entropy_fwd(Tensor logits, Tensor target);
+
 // The noise itself, for checking it against the reference: kind "normal" [rows, cols] of `stream`;
 // "uniform" and "logistic" of the gates of blocks.
 Tensor noise(Tensor seed, std::string kind, int64_t stream, int64_t sample, int64_t rows,

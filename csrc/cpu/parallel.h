@@ -47,6 +47,18 @@ class FlushSubnormals {
   FlushSubnormals& operator=(const FlushSubnormals&) = delete;
 };
 
+// Whether `items`, each of the work of so many multiplications, are worth more than one thread: 2^24 of them
+// take some 150 us. OpenMP's threads wait busily after a region; where a neighbour wants the processor, a
+// region may cost a time slice of milliseconds, and for less than this it gains next to nothing.
+inline bool worth_threads(int64_t items, int64_t work) {
+  constexpr int64_t kWorthThreads = int64_t{1} << 24;
+  return items > kWorthThreads / work;
+}
+
+// What a weight costs besides its products: noise, gates, KL, gradients, Adam.
+constexpr int64_t kWeightWork = 256;
+
+// body(first, last) on parts of [begin, end) of at least `grain` items.
 template <class Body>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Body& body) {
   torch::stable::parallel_for(begin, end, grain, [&](int64_t first, int64_t last) {

@@ -1,5 +1,6 @@
 #include "tensors.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -14,9 +15,65 @@ Tensor view(const Matrix& m) {
                                   ScalarType::Float);
 }
 
+// Memory of a thread that grows and is kept. One for each purpose: they are in use together.
+class Scratch {
+ public:
+  float* of(int64_t floats) {
+    if (floats > capacity_) {
+      // First the memory and then its size: if there is none, the next call must not believe in it.
+      memory_.reset();
+      capacity_ = 0;
+      const int64_t size = (volume({floats}) + 1023) / 1024 * 1024;
+      memory_.reset(static_cast<float*>(std::aligned_alloc(64, size * sizeof(float))));
+      STD_TORCH_CHECK(memory_ != nullptr, "fastlbbnn: out of memory for ", floats, " floats of scratch");
+      capacity_ = size;
+    }
+    return memory_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(float* p) const { std::free(p); }
+  };
+  std::unique_ptr<float, Free> memory_;
+  int64_t capacity_ = 0;
+};
+
+// Multiplications of a product that is done here: 50 us or so. BLAS would be no faster with one thread, and
+// for so little others are not worth waking.
+constexpr int64_t kSmallProduct = int64_t{1} << 22;
+
+bool small(const Matrix& a, const Matrix& b) {
+  // With fewer rows, packing b costs more than it saves.
+  return a.rows >= 8 && a.rows * b.cols <= kSmallProduct / std::max<int64_t>(b.rows, 1);
+}
+
 }  // namespace
 
+int64_t volume(std::initializer_list<int64_t> sizes) {
+  int64_t product = 1;
+  bool fits = true;
+  for (const int64_t size : sizes) {
+    if (size == 0) return 0;
+    fits = fits && size > 0 && !__builtin_mul_overflow(product, size, &product);
+  }
+  STD_TORCH_CHECK(fits && product <= (int64_t{1} << 60),
+                  "fastlbbnn: these sizes need more memory than there can be: samples, batch or layers "
+                  "are too large");
+  return product;
+}
+
+void check_samples(int64_t samples) {
+  STD_TORCH_CHECK(samples >= 1 && samples <= kMostRows, "fastlbbnn: samples is ", samples,
+                  "; expected 1 to ", kMostRows);
+}
+
 void matmul(float* out, int64_t out_row, const Matrix& a, const Matrix& b) {
+  if (kernels().product && small(a, b)) {
+    thread_local Scratch packed;
+    kernels().product(out, out_row, a, b, packed.of(kProductScratch));
+    return;
+  }
   const Tensor c = view({out, a.rows, b.cols, out_row, 1}), left = view(a), right = view(b);
   using torch::stable::detail::from;
   std::array<StableIValue, 3> stack{from(left), from(right), from(c)};
@@ -30,15 +87,23 @@ Layer::Layer(const Tensor& kappa, const Tensor& rho, const OptionalTensor& omega
              int64_t block_cols) {
   STD_TORCH_CHECK(kappa.dim() == 2 && block_rows >= 1 && block_cols >= 1,
                   "fastlbbnn: kappa must be a matrix and blocks at least (1, 1)");
+  STD_TORCH_CHECK(kappa.size(0) <= kMostRows && kappa.size(1) <= kMostRows, "fastlbbnn: kappa is [",
+                  kappa.size(0), ", ", kappa.size(1), "]; expected at most ", kMostRows,
+                  " rows and columns");
   STD_TORCH_CHECK(bias_kappa.has_value() == bias_rho.has_value(),
                   "fastlbbnn: bias_kappa and bias_rho go together");
   const auto checked = [&](const Tensor& t, int64_t numel, const char* name) {
+    // Before a copy is made: of an expanded tensor it could be of any size.
+    STD_TORCH_CHECK(t.numel() == numel, "fastlbbnn: ", name, " has ", t.numel(), " elements; expected ",
+                    numel);
     owned.push_back(row_major(t));
     check_float(owned.back(), numel, name);
     return data(owned.back());
   };
   const int64_t n = kappa.size(0), k = kappa.size(1);
-  weights = {n, k, block_rows, block_cols, nullptr, nullptr, nullptr};
+  // Larger blocks than the matrix are as large as it; no sum of sizes below can overflow then.
+  weights = {n, k, std::min(block_rows, std::max<int64_t>(n, 1)),
+             std::min(block_cols, std::max<int64_t>(k, 1)), nullptr, nullptr, nullptr};
   weights.kappa = checked(kappa, n * k, "kappa");
   weights.rho = checked(rho, n * k, "rho");
   if (omega) weights.omega = checked(*omega, weights.grid_rows() * weights.grid_cols(), "omega");
@@ -49,9 +114,17 @@ Layer::Layer(const Tensor& kappa, const Tensor& rho, const OptionalTensor& omega
   }
 }
 
+bool Layer::finite() const {
+  return std::all_of(owned.begin(), owned.end(), [](const Tensor& t) {
+    const float* p = data(t);
+    return std::all_of(p, p + t.numel(), [](float v) { return std::isfinite(v); });
+  });
+}
+
 Inputs::Inputs(const Tensor& x, const Layer& layer, int64_t samples) {
   const int64_t dim = x.dim();
-  STD_TORCH_CHECK((dim == 2 || (dim == 3 && x.size(0) == samples)) && samples >= 1 &&
+  check_samples(samples);
+  STD_TORCH_CHECK((dim == 2 || (dim == 3 && x.size(0) == samples)) &&
                       x.size(dim - 1) == layer.weights.cols,
                   "fastlbbnn: x must be [M, K] or [samples, M, K]");
   owned = row_major(x);
@@ -59,7 +132,8 @@ Inputs::Inputs(const Tensor& x, const Layer& layer, int64_t samples) {
   this->x = data(owned);
   rows = x.size(dim - 2);
   cols = layer.weights.cols;
-  sample_stride = dim == 3 ? rows * cols : 0;
+  shared = dim == 2;
+  sample_stride = shared ? 0 : volume({rows, cols});
 }
 
 std::vector<uint64_t> read_seeds(const Tensor& seeds, int64_t count) {
@@ -70,19 +144,18 @@ std::vector<uint64_t> read_seeds(const Tensor& seeds, int64_t count) {
   return std::vector<uint64_t>(p, p + count);
 }
 
-Tensor reduce_sums(const std::vector<std::vector<RowSums>>& layers) {
+Tensor reduce_sums(const std::vector<LayerSums>& layers) {
   Tensor out = empty({static_cast<int64_t>(layers.size()), 5});
   float* p = mutable_data(out);
-  for (const auto& rows : layers) {
+  for (const LayerSums& sums : layers) {
     double total[5] = {0, 0, 0, 0, 0};
-    for (const RowSums& r : rows) {
+    for (const RowSums& r : *sums.rows) {
       const double row[5] = {r.H, r.A, r.A_w, r.T, r.S};
       for (int i = 0; i < 5; ++i) total[i] += row[i];
     }
-    for (int i = 0; i < 5; ++i) {
-      STD_TORCH_CHECK(std::isfinite(total[i]), "fastlbbnn: parameters are not finite");
-      *p++ = static_cast<float>(total[i]);
-    }
+    const bool finite = std::all_of(total, total + 5, [](double v) { return std::isfinite(v); });
+    STD_TORCH_CHECK(finite || sums.layer->finite(), "fastlbbnn: parameters are not finite");
+    for (int i = 0; i < 5; ++i) *p++ = static_cast<float>(total[i]);
   }
   return out;
 }
@@ -97,42 +170,38 @@ std::vector<SumGradients> read_sum_gradients(const Tensor& dsums, int64_t layers
 }
 
 Panels::Panels(const Posterior& q, int64_t batch) : rows_(q.rows) {
-  // Small matrices are not worth a second thread. A large batch makes BLAS repack the inputs for
-  // every panel, at a cost that grows with it, so panels grow too.
-  const int64_t threads =
-      q.rows * q.cols < (1 << 14) ? 1 : static_cast<int64_t>(torch::stable::get_num_threads());
+  const int64_t threads = worth_threads(q.rows * q.cols, kWeightWork + batch)
+                              ? static_cast<int64_t>(torch::stable::get_num_threads())
+                              : 1;
+  // A large batch makes BLAS repack the inputs for every panel, at a cost that grows with it, so panels
+  // grow too.
   const int64_t most = batch <= 256 ? 128 : 1024;
   const int64_t a_thread = (q.rows + threads - 1) / threads;
   const int64_t pieces = (a_thread + most - 1) / most;
   int64_t size = pieces > 0 ? (a_thread + pieces - 1) / pieces : 1;
   size_ = (size + q.block_rows - 1) / q.block_rows * q.block_rows;
-  count_ = (rows_ + size_ - 1) / size_;
+  count_ = q.cols > 0 ? (rows_ + size_ - 1) / size_ : 0;   // without columns nothing is to be done
 }
 
 float* thread_scratch(int64_t floats) {
-  struct Free {
-    void operator()(float* p) const { std::free(p); }
-  };
-  thread_local std::unique_ptr<float, Free> memory;
-  thread_local int64_t capacity = 0;
-  if (floats > capacity) {
-    capacity = (floats + 1023) / 1024 * 1024;
-    memory.reset(static_cast<float*>(std::aligned_alloc(64, capacity * sizeof(float))));
-    STD_TORCH_CHECK(memory != nullptr, "fastlbbnn: out of memory for scratch space");
-  }
-  return memory.get();
+  thread_local Scratch scratch;
+  return scratch.of(floats);
 }
 
 Draw make_draw(uint64_t seed, Stream stream, int64_t sample, double temperature, bool hard) {
-  STD_TORCH_CHECK(hard || temperature > 0.0, "fastlbbnn: temperature must be positive");
+  STD_TORCH_CHECK(hard || (temperature > 0.0 && std::isfinite(static_cast<float>(1.0 / temperature))),
+                  "fastlbbnn: temperature is ", temperature, "; expected a positive float32");
   return {PhiloxKey(seed), stream, static_cast<uint32_t>(sample), hard,
           hard ? 0.0f : static_cast<float>(1.0 / temperature)};
 }
 
 namespace {
 
-Tensor empty_like_or_none(const OptionalTensor& t) {
-  return t ? torch::stable::empty_like(*t) : empty({0});
+// Row-major, whatever the strides of the parameter are: that is how kernels write.
+Tensor gradient_of(const OptionalTensor& t) {
+  if (!t) return empty({0});
+  const auto sizes = t->sizes();
+  return empty(std::vector<int64_t>(sizes.begin(), sizes.end()));
 }
 
 float* data_or_null(const Tensor& t) { return t.numel() > 0 ? mutable_data(t) : nullptr; }
@@ -143,9 +212,8 @@ ParameterGradients::ParameterGradients(const Tensor& kappa, const Tensor& rho,
                                        const OptionalTensor& omega,
                                        const OptionalTensor& bias_kappa,
                                        const OptionalTensor& bias_rho)
-    : kappa(torch::stable::empty_like(kappa)), rho(torch::stable::empty_like(rho)),
-      omega(empty_like_or_none(omega)), bias_kappa(empty_like_or_none(bias_kappa)),
-      bias_rho(empty_like_or_none(bias_rho)) {}
+    : kappa(gradient_of(kappa)), rho(gradient_of(rho)), omega(gradient_of(omega)),
+      bias_kappa(gradient_of(bias_kappa)), bias_rho(gradient_of(bias_rho)) {}
 
 GradientSink ParameterGradients::weight_sink() const {
   return {data_or_null(kappa), data_or_null(rho), data_or_null(omega), nullptr, nullptr, nullptr};
@@ -163,25 +231,38 @@ void check_adam(int64_t layers, const std::vector<Tensor>& exp_avg,
                   "fastlbbnn: Adam needs the state and numbers of five tensors a layer");
 }
 
+float* LayerAdam::in_place(const Tensor& t, int64_t numel, const char* name) {
+  const Tensor row = row_major(t);
+  check_float(row, numel, name);
+  if (!t.is_contiguous()) copies_.push_back({t, row});
+  return mutable_data(row);
+}
+
+void LayerAdam::write_back() {
+  for (Copied& c : copies_) torch::stable::copy_(c.original, c.copy);
+}
+
 LayerAdam::LayerAdam(const std::array<OptionalTensor, 5>& params, const Tensor* exp_avg,
                      const Tensor* exp_avg_sq, const double* hyper) {
   for (int i = 0; i < 5; ++i) {
     if (!params[i] || exp_avg[i].numel() == 0) continue;
     const int64_t numel = params[i]->numel();
-    check_float(*params[i], numel, "a parameter that is updated in place");
-    check_float(exp_avg[i], numel, "exp_avg");
-    check_float(exp_avg_sq[i], numel, "exp_avg_sq");
     const double* h = hyper + i * kAdamNumbers;
-    const double lr = h[0], beta1 = h[1], beta2 = h[2], step = h[4];
-    tensors_[i] = AdamTensor{mutable_data(*params[i]),
-                             mutable_data(exp_avg[i]),
-                             mutable_data(exp_avg_sq[i]),
+    const double lr = h[0], beta1 = h[1], beta2 = h[2], eps = h[3], step = h[4];
+    STD_TORCH_CHECK(std::isfinite(lr) && beta1 >= 0.0 && beta1 < 1.0 && beta2 >= 0.0 && beta2 < 1.0 &&
+                        eps >= 0.0 && step >= 1.0,
+                    "fastlbbnn: Adam's numbers are lr ", lr, ", betas ", beta1, " and ", beta2, ", eps ",
+                    eps, " and step ", step, "; expected a finite lr, betas in [0, 1), eps >= 0 and a "
+                    "step >= 1");
+    tensors_[i] = AdamTensor{in_place(*params[i], numel, "a parameter that is updated in place"),
+                             in_place(exp_avg[i], numel, "exp_avg"),
+                             in_place(exp_avg_sq[i], numel, "exp_avg_sq"),
                              static_cast<float>(1.0 - beta1),
                              static_cast<float>(beta2),
                              static_cast<float>(1.0 - beta2),
                              static_cast<float>(lr / (1.0 - std::pow(beta1, step))),
                              static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, step))),
-                             static_cast<float>(h[3])};
+                             static_cast<float>(eps)};
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -33,8 +34,11 @@ inline Tensor row_major(const Tensor& t) {
   return t.is_contiguous() ? t : torch::stable::contiguous(t);
 }
 
-// Python has checked arguments and says what is wrong in words; this is what keeps a direct call
-// of an operator from reading past a tensor.
+// The product of sizes, for memory that is about to be asked for. Throws where no memory holds as much.
+int64_t volume(std::initializer_list<int64_t> sizes);
+
+// Python has checked arguments and says what is wrong in words; these are what keeps a direct call of
+// an operator from reading past a tensor.
 inline void check_float(const Tensor& t, int64_t numel, const char* name) {
   STD_TORCH_CHECK(t.is_cpu() && t.scalar_type() == ScalarType::Float && t.is_contiguous() &&
                       t.numel() == numel,
@@ -42,17 +46,15 @@ inline void check_float(const Tensor& t, int64_t numel, const char* name) {
                   " elements");
 }
 
+// Rows and columns of a matrix, and samples: what the noise counts in 32 bits.
+constexpr int64_t kMostRows = INT32_MAX;
+void check_samples(int64_t samples);
+
 // Seeds of `count` layers.
 std::vector<uint64_t> read_seeds(const Tensor& seeds, int64_t count);
 
-// A matrix in memory: element (i, j) at data[i * row + j * col].
-struct Matrix {
-  const float* data;
-  int64_t rows, cols, row, col;
-  Matrix t() const { return {data, cols, rows, col, row}; }
-};
-
-// out [a.rows, b.cols] with row stride `out_row` = a b, by the BLAS that torch was built with.
+// out [a.rows, b.cols] with row stride `out_row` = a b: small ones on this thread, others by the BLAS that
+// torch was built with.
 void matmul(float* out, int64_t out_row, const Matrix& a, const Matrix& b);
 
 // The parameters of a layer as the operators receive them, checked and row-major.
@@ -64,21 +66,29 @@ struct Layer {
         const OptionalTensor& bias_kappa, const OptionalTensor& bias_rho, int64_t block_rows,
         int64_t block_cols);
   bool has_bias() const { return bias.rows > 0; }
+  // One for each row that has weights, and one for the bias.
+  int64_t sum_rows() const { return (weights.cols > 0 ? weights.rows : 0) + bias.rows; }
+  bool finite() const;   // all parameters are
 };
 
 // Inputs [M, K], shared by all samples, or [S, M, K].
 struct Inputs {
   Tensor owned;
   const float* x;
-  int64_t rows, cols, sample_stride;   // sample_stride == 0: shared
+  int64_t rows, cols, sample_stride;
+  bool shared;   // by all samples
   Inputs(const Tensor& x, const Layer& layer, int64_t samples);
-  bool shared() const { return sample_stride == 0; }
   Matrix of_sample(int64_t s) const { return {x + s * sample_stride, rows, cols, cols, 1}; }
 };
 
 // Adds up the rows' sums of each layer in their order, so that threads make no difference, and writes
-// them to a tensor [layers, 5]. Throws if they are not finite: then some parameter is not.
-Tensor reduce_sums(const std::vector<std::vector<RowSums>>& layers);
+// them to a tensor [layers, 5]. Throws if some parameter is not finite. (The sums of finite parameters may
+// be beyond float32, as in the reference.)
+struct LayerSums {
+  const Layer* layer;
+  const std::vector<RowSums>* rows;
+};
+Tensor reduce_sums(const std::vector<LayerSums>& layers);
 
 // From a tensor [layers, 5].
 std::vector<SumGradients> read_sum_gradients(const Tensor& dsums, int64_t layers);
@@ -102,7 +112,7 @@ float* thread_scratch(int64_t floats);
 
 Draw make_draw(uint64_t seed, Stream stream, int64_t sample, double temperature, bool hard);
 
-// New tensors for the gradients of a layer's parameters; empty for those it does not have.
+// New row-major tensors for the gradients of a layer's parameters; empty for those it does not have.
 struct ParameterGradients {
   Tensor kappa, rho, omega, bias_kappa, bias_rho;
   ParameterGradients(const Tensor& kappa, const Tensor& rho, const OptionalTensor& omega,
@@ -123,10 +133,18 @@ class LayerAdam {
             const Tensor* exp_avg_sq, const double* hyper);
   GradientSink weight_sink() const;
   GradientSink bias_sink() const;
+  // To be called after the step: tensors that are not row-major were updated in a copy.
+  void write_back();
 
  private:
   const AdamTensor* at(int i) const { return tensors_[i] ? &*tensors_[i] : nullptr; }
+  float* in_place(const Tensor& t, int64_t numel, const char* name);
+
+  struct Copied {
+    Tensor original, copy;
+  };
   std::array<std::optional<AdamTensor>, 5> tensors_;
+  std::vector<Copied> copies_;
 };
 
 }  // namespace fastlbbnn

@@ -106,7 +106,11 @@ int32_t fl_sparse_draw(const FlLayer* layer, uint64_t seed, uint32_t sample, int
   const fastlbbnn::sparse::Posterior q{rows_of(*layer),   layer->mean,      layer->scale,
                                        layer->bias_mean,  layer->bias_scale, layer->row_index,
                                        layer->col_index};
-  const int64_t rows = layer->rows, parts = std::min<int64_t>(rows, threads > 1 ? 8 * threads : 1);
+  // Noise for so few weights is not worth waking threads.
+  constexpr int64_t kWorthThreads = 1 << 15;
+  const int64_t rows = layer->rows;
+  if (layer->row_offsets[rows] < kWorthThreads) threads = 1;
+  const int64_t parts = std::min<int64_t>(rows, threads > 1 ? 8 * threads : 1);
   return guarded([&] {
     parallel_for(parts, threads, [&](int64_t i) {
       kernels().draw_rows(q, seed, sample, rows * i / parts, rows * (i + 1) / parts, values);

@@ -62,6 +62,19 @@ void single(const Network& net, const Pass& pass) {
   }
 }
 
+// Multiplications that are worth more than one thread: some 50 us of one. Threads that are borrowed wait
+// busily after a call, which a neighbour that wants the processor pays for, and so do we for his.
+constexpr int64_t kWorthThreads = int64_t{1} << 21;
+
+int useful_threads(const Network& net, const Pass& pass, int64_t samples) {
+  int64_t work = net.layers[pass.first].rows.cols;
+  for (int32_t l = pass.first; l < pass.last; ++l) {
+    work += static_cast<int64_t>(net.layers[l].values.size());
+  }
+  const int64_t times = std::max<int64_t>(1, pass.batch * samples);
+  return work < kWorthThreads / times ? 1 : pass.threads;
+}
+
 // How a batch is cut: `count` tiles of nearly the same number of vectors, and as many tiles as keep
 // all threads busy.
 struct Tiles {
@@ -181,12 +194,12 @@ void run_sampled(const Network& net, const Draws& draws, const Pass& pass, const
   }
 }
 
-void run_side_by_side(const Network& net, const Draws& draws, const Pass& pass) {
+void run_side_by_side(const Network& net, const Draws& draws, const Pass& pass, int threads) {
   // Groups of observations of four, two or one, times groups of samples that fill the lanes; more of the
   // latter where threads would have nothing to do.
   std::vector<SampledTask> tasks;
   const int64_t groups = (pass.batch + 3) / 4, lanes = kernels().lanes;
-  const int64_t wanted = (pass.threads + groups - 1) / groups;
+  const int64_t wanted = (threads + groups - 1) / groups;
   const int64_t parts = std::min(draws.count, std::max((draws.count + lanes - 1) / lanes, wanted));
   for (int64_t row = 0; row < pass.batch;) {
     const int64_t left = pass.batch - row;
@@ -197,7 +210,7 @@ void run_side_by_side(const Network& net, const Draws& draws, const Pass& pass) 
     }
     row += observations;
   }
-  parallel_for(static_cast<int64_t>(tasks.size()), pass.threads,
+  parallel_for(static_cast<int64_t>(tasks.size()), threads,
                [&](int64_t i) { run_sampled(net, draws, pass, tasks[i]); });
 }
 
@@ -239,14 +252,15 @@ const PackedRows& Layer::packed_rows(int64_t vectors) const {
 
 void run(const Network& net, const Pass& pass) {
   if (pass.batch == 1) return single(net, pass);
+  const int threads = useful_threads(net, pass, 1);
   const Kernels& k = kernels_for(pass.batch);
-  const Tiles tiles(pass.batch, pass.threads, k.lanes);
+  const Tiles tiles(pass.batch, threads, k.lanes);
   const int64_t outputs = net.layers[pass.last - 1].rows.rows;
   // By the batch and not by the tile: sums then do not depend on how the batch is cut.
   const Means means{net, pass.formats, (pass.batch + k.lanes - 1) / k.lanes};
   for (int32_t l = pass.first; l < pass.last; ++l) means.values(l);  // packed before threads start
   const bool by_rows = pass.formats[pass.first] == Format::kRows;
-  parallel_for(tiles.count, pass.threads, [&](int64_t i) {
+  parallel_for(tiles.count, threads, [&](int64_t i) {
     const int64_t row = tiles.first_row(i), rows = tiles.rows(i);
     Tile<Means> tile(net, k, pass, means, tiles.size(i));
     by_rows ? tile.read_through_first(row, rows) : tile.read(row, rows);
@@ -261,13 +275,14 @@ bool better_side_by_side(int64_t samples, int64_t batch) {
 
 // The inputs of a tile are brought into place once for all samples of a task.
 void run(const Network& net, const Draws& draws, const Pass& pass) {
-  if (draws.side_by_side) return run_side_by_side(net, draws, pass);
+  const int threads = useful_threads(net, pass, draws.count);
+  if (draws.side_by_side) return run_side_by_side(net, draws, pass, threads);
   const Kernels& k = kernels_for(pass.batch);
-  const Tiles tiles(pass.batch, pass.threads, k.lanes);
+  const Tiles tiles(pass.batch, threads, k.lanes);
   const int64_t samples = draws.count;
-  const int64_t parts = std::min(samples, std::max<int64_t>(1, pass.threads / tiles.count));
+  const int64_t parts = std::min(samples, std::max<int64_t>(1, threads / tiles.count));
   const int64_t outputs = net.layers[pass.last - 1].rows.rows;
-  parallel_for(tiles.count * parts, pass.threads, [&](int64_t task) {
+  parallel_for(tiles.count * parts, threads, [&](int64_t task) {
     const int64_t i = task / parts, part = task % parts;
     const int64_t row = tiles.first_row(i), rows = tiles.rows(i);
     Drawn drawn{net, nullptr};

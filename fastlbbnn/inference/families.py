@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..ops.cross_entropy import cross_entropy
 from .likelihoods import (
     LIKELIHOODS,
     Likelihood,
@@ -19,9 +20,6 @@ from .likelihoods import (
     fit_values,
     sum_events,
 )
-
-#: No label is this, so that none is left out in silence (torch leaves out -100).
-_NO_LABEL = torch.iinfo(torch.int64).min
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 
@@ -70,7 +68,7 @@ class Categorical(Likelihood):
             target = self.fit(output, target).flatten()
             output = output.flatten(0, -2)
         try:
-            return F.cross_entropy(output, target, reduction="sum", ignore_index=_NO_LABEL)
+            return cross_entropy(output, target)
         except IndexError:
             self.check_values(output, target)
             raise

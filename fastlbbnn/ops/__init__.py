@@ -5,6 +5,7 @@ them all. ``dispatch`` chooses what computes them, ``backends`` knows what there
 """
 
 from . import noise
+from .cross_entropy import cross_entropy
 from .dispatch import choose, draw_seed, use_backend
 from .gated_linear import gated_linear
 from .gated_mlp import gated_mlp
@@ -16,6 +17,7 @@ from .parameters import LayerParameters
 __all__ = [
     "LayerParameters",
     "choose",
+    "cross_entropy",
     "draw_seed",
     "gated_linear",
     "gated_mlp",
