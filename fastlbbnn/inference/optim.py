@@ -204,7 +204,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         super().__setstate__(state)
         self._forget_plans()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """``torch.optim.Adam.step``.
 
         Steps inside the backward pass count on the host, where the kernels' numbers are computed;
@@ -234,8 +234,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         self._touched.clear()
         self._step_values = self._steps.tolist()
         try:
-            with update.active(self, loss):
-                loss.backward()
+            update.backward(self, loss)
         except RuntimeError as error:
             # Torch notices that a parameter which another use of the layer saved was written to.
             if self._touched and "modified by an inplace operation" in str(error):
@@ -268,6 +267,8 @@ class Adam(BackwardStep, torch.optim.Adam):
         self, parameters: update.Parameters, trained: Sequence[bool]
     ) -> tuple[update.AdamArguments, update.PassedOn] | None:
         """Called by a layer's backward pass: Adam's state and numbers for its parameters."""
+        if update.used_more_than_once and any(p in update.used_more_than_once for p in parameters[::COUNT]):
+            return None
         plan = self._plans.get(id(parameters[0]))
         known = parameters
         if plan is not None and plan.drawn:

@@ -110,10 +110,10 @@ class BayesianLayer(nn.Module):
         return WeightMode.RELAXED if self.training else WeightMode.MEAN
 
     def _leave_sums(self, sums: Tensor) -> None:
-        """Leave the five sums of this pass for the objective, if it asks for them."""
+        """Leave the five sums of this pass for the objective, if it asks; for layers with a ``prior``."""
         recorded = current_pass().recorded
         if recorded is not None:
-            recorded.leave_sums((self,), sums)
+            recorded.leave_sums((self,), sums)  # type: ignore[arg-type]
 
     def _leave_kl(self, kl: Tensor) -> None:
         """Leave the KL of this pass in nats for the objective, if it asks for it."""

@@ -29,7 +29,7 @@ class LinearLayer(BayesianLayer):
 
     def _rows(self, x: Tensor, current: Pass) -> Tensor:
         """``x``, checked, as [M, K], or [samples, M, K] where each sample has its own."""
-        kappa = self._parameters.get("kappa")
+        kappa: Any = self._parameters.get("kappa")
         if kappa is None:
             kappa = self.kappa
         shape, samples = x.shape, current.samples

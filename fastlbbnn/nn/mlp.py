@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as _every_module
 
 from .._util.dtypes import autocast
-from ..ops.dispatch import call, draw_seed
+from ..ops.dispatch import call
 from ..ops.gated_mlp import GATED_MLP
 from .layer import BayesianLayer
 from .linear import BayesianLinear, LBBNNLinear
@@ -50,16 +50,25 @@ class MLP(nn.Sequential):
         if layers is None:
             return super().forward(x)
 
-        mode = layers[0]._pass_mode(current)
-        x = autocast(x)
-        rows = layers[0]._rows(x, current)
-        random_logits = mode is not WeightMode.MEDIAN and any([l.random_logits for l in layers])
+        mode = WeightMode.RELAXED if current.mode is None else current.mode  # None: all are in train()
+        if torch.is_autocast_enabled(x.device.type):
+            x = autocast(x)
+        first = layers[0]
+        kappa = first._parameters.get("kappa")
+        if (
+            current.samples is None and kappa is not None and x.dim() == 2 and x.dtype is kappa.dtype
+            and x.shape[1] == first.in_features and x.device == kappa.device
+        ):  # fmt: skip
+            rows = x  # what most calls are given, without a call
+        else:
+            rows = first._rows(x, current)
+        random_logits = mode is not WeightMode.MEDIAN and True in [l.random_logits for l in layers]
         if current.samples is None or not random_logits:
-            seeds = draw_seed(current.generator, x.device, (len(layers),))
+            seeds = current.draw_seed(x.device, (len(layers),))
             y, sums = _draw(layers, rows, mode, current, seeds, current.samples)
         else:
             # A kernel's draws share their logits: here each has its own. Seeds as in a Sequential.
-            seeds = draw_seed(current.generator, x.device, (len(layers), current.samples))
+            seeds = current.draw_seed(x.device, (len(layers), current.samples))
             once, shared = current.samples == 1, rows.dim() == 2
             draws = [
                 _draw(layers, rows if shared else rows[s], mode, current, of_sample, None, once)
@@ -124,7 +133,7 @@ def _draw(
 
     ``samples`` None: one draw, without a sample axis.
     """
-    if mode is not WeightMode.MEDIAN and any([layer.random_logits for layer in layers]):
+    if mode is not WeightMode.MEDIAN and True in [layer.random_logits for layer in layers]:
         parameters = [l._drawn_from(mode, current, seed, once) for l, seed in zip(layers, seeds.unbind())]
     else:
         parameters = [layer._drawn_from(mode, current) for layer in layers]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from torch.nn.functional import softplus
 
 from .._util.registry import Registry
 from .state import packed, unpacked
+
+if TYPE_CHECKING:
+    from .linear import BayesianLinear
 
 
 class Expectations(NamedTuple):
@@ -154,8 +157,8 @@ class FixedPrior(Prior):
         return f"psi={self.psi:.4g}, sigma2={self.sigma2:.4g}"
 
 
-def total_kl(entries: list[tuple[Sequence[tuple[Prior, int]], Tensor]]) -> Tensor:
-    """Sum of KLs: each entry has the (prior, blocks) of some layers and their sums, ``[layers, 5]``.
+def total_kl(entries: Sequence[tuple[Sequence[BayesianLinear], Tensor]]) -> Tensor:
+    """Sum of KLs: each entry has some layers and their five sums, ``[layers, 5]``.
 
     Layers with fixed priors, the common case, take one dot product together.
     """
@@ -164,15 +167,17 @@ def total_kl(entries: list[tuple[Sequence[tuple[Prior, int]], Tensor]]) -> Tenso
     constant = 0.0
     total: Tensor | None = None
     for layers, stacked in entries:
-        if all(isinstance(prior, FixedPrior) for prior, _ in layers):
+        # From the dictionary, since every training step asks.
+        priors: list[Any] = [layer._modules["prior"] for layer in layers]
+        if set(map(type, priors)) == _FIXED:
             sums.append(stacked.view(-1))
-            for prior, blocks in layers:
-                c, offset = prior.linear_form(stacked, blocks)
+            for prior, layer in zip(priors, layers):
+                c, offset = prior.linear_form(stacked, layer._blocks)
                 coefficients.append(c)
                 constant += offset
             continue
-        for (prior, blocks), row in zip(layers, stacked.view(-1, 5)):
-            term = prior.kl(row, blocks)
+        for prior, layer, row in zip(priors, layers, stacked.view(-1, 5)):
+            term = prior.kl(row, layer._blocks)
             total = term if total is None else total + term
     if sums:
         joined = sums[0] if len(sums) == 1 else torch.cat(sums)
@@ -181,6 +186,9 @@ def total_kl(entries: list[tuple[Sequence[tuple[Prior, int]], Tensor]]) -> Tenso
     if total is None:
         raise ValueError("no Bayesian layers, so no KL")
     return total
+
+
+_FIXED = {FixedPrior}
 
 
 def _inverse_softplus(value: float) -> float:
@@ -300,7 +308,7 @@ class ConjugatePrior(_HyperPrior):
         own = kl_divergence(precision, Gamma(*self._pair(sums, self.a_beta, self.b_beta)))
         if blocks:
             own = own + kl_divergence(psi, Beta(*self._pair(sums, self.a_psi, self.b_psi)))
-        expectations = Expectations(*(v.to(sums.dtype) for v in e))
+        expectations = Expectations(*(torch.as_tensor(v).to(sums.dtype) for v in e))
         return kl_from_sums(sums, blocks, expectations) + own.to(sums.dtype)
 
     @staticmethod

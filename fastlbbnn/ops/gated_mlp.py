@@ -45,7 +45,8 @@ def _(x, parameters, seeds, samples, blocks, temperatures, hard, save):
     draws, outputs = [], []
     for layer, block in zip(layers, zip(blocks[::2], blocks[1::2])):
         if keeps_draws(x.device):
-            size = draw_size(layer.kappa, layer.omega.numel() > 0, block)
+            gated = layer.omega is not None and layer.omega.numel() > 0
+            size = draw_size(layer.kappa, gated, block)
             draws.append(x.new_empty(samples, size))
         outputs.append(x.new_empty(samples, x.shape[-2], layer.kappa.shape[0]))
     saved = [*draws, *outputs[:-1]] if save else []
