@@ -220,7 +220,9 @@ class Adam(BackwardStep, torch.optim.Adam):
                 state["step"] = state["step"].to(p.device)
             if moved:
                 self._forget_plans()
-        return super().step(closure)
+        # Torch makes a step call hooks once its class was used: this one's does already.
+        step = torch.optim.Adam.step
+        return (step.__wrapped__ if getattr(step, "hooked", False) else step)(self, closure)
 
     def backward_step(self, loss: Any) -> None:
         """Differentiate ``loss``, a scalar or an ``ELBO``, and update every parameter that it depends on."""

@@ -75,6 +75,10 @@ class BayesianLinear(GaussianWeights):
         self.register_module("inclusion", None)
         self._blocks = 0
 
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.prior.reset_parameters()
+
     # --- the posterior -----------------------------------------------------------------------
 
     def logits(self, seed: Tensor | None = None) -> Tensor | None:
@@ -305,7 +309,7 @@ class LBBNNLinear(BayesianLinear):
             in_features, out_features, bias, block=block, estimator=estimator, prior=prior,
             temperature=temperature, device=device, dtype=dtype,
         )
-        super().reset_parameters()
+        self._reset_weights()
         grid = reference.grid_shape(out_features, in_features, self.block)
         self._blocks = math.prod(grid)
         self.inclusion = make_inclusion(
@@ -376,4 +380,4 @@ class GaussianLinear(BayesianLinear):
             in_features, out_features, bias, estimator=estimator, prior=prior, device=device,
             dtype=dtype,
         )
-        self.reset_parameters()
+        self._reset_weights()

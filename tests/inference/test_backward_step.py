@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.checkpoint import checkpoint
 
 import fastlbbnn
@@ -109,7 +110,7 @@ def test_step_hooks_fire_once_with_gradients():
     optimizer.register_step_post_hook(lambda o, a, k: seen.append("after"))
     optimizer.backward_step(bound(model))
     assert seen == [True, "after"]
-    handle = torch.optim.optimizer.register_optimizer_step_post_hook(lambda o, a, k: seen.append("global"))
+    handle = register_optimizer_step_post_hook(lambda o, a, k: seen.append("global"))
     try:
         second = make_model()
         Adam(second.parameters()).backward_step(bound(second))
