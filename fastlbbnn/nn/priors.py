@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,6 @@ from torch.nn.functional import softplus
 
 from .._util.registry import Registry
 from .state import packed, unpacked
-
-if TYPE_CHECKING:
-    from .linear import BayesianLinear
 
 
 class Expectations(NamedTuple):
@@ -157,8 +154,8 @@ class FixedPrior(Prior):
         return f"psi={self.psi:.4g}, sigma2={self.sigma2:.4g}"
 
 
-def total_kl(entries: Sequence[tuple[Sequence[BayesianLinear], Tensor]]) -> Tensor:
-    """Sum of KLs: each entry has some layers and their five sums, ``[layers, 5]``.
+def total_kl(entries: Sequence[tuple[Sequence[tuple[Any, int]], Tensor]]) -> Tensor:
+    """Sum of KLs: each entry has the (prior, blocks) of some layers and their sums, ``[layers, 5]``.
 
     Layers with fixed priors, the common case, take one dot product together.
     """
@@ -167,17 +164,15 @@ def total_kl(entries: Sequence[tuple[Sequence[BayesianLinear], Tensor]]) -> Tens
     constant = 0.0
     total: Tensor | None = None
     for layers, stacked in entries:
-        # From the dictionary, since every training step asks.
-        priors: list[Any] = [layer._modules["prior"] for layer in layers]
-        if set(map(type, priors)) == _FIXED:
+        if {type(prior) for prior, _ in layers} == _FIXED:
             sums.append(stacked.view(-1))
-            for prior, layer in zip(priors, layers):
-                c, offset = prior.linear_form(stacked, layer._blocks)
+            for prior, blocks in layers:
+                c, offset = prior.linear_form(stacked, blocks)
                 coefficients.append(c)
                 constant += offset
             continue
-        for prior, layer, row in zip(priors, layers, stacked.view(-1, 5)):
-            term = prior.kl(row, layer._blocks)
+        for (prior, blocks), row in zip(layers, stacked.view(-1, 5)):
+            term = prior.kl(row, blocks)
             total = term if total is None else total + term
     if sums:
         joined = sums[0] if len(sums) == 1 else torch.cat(sums)
