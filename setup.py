@@ -101,7 +101,7 @@ def cuda_architectures() -> list[str]:
 
 WITHOUT = {
     "fastlbbnn._C": "the C++ extension was NOT built: {} The package works without it, through the "
-    "reference backend, many times slower. `python -m fastlbbnn.machine.info` shows the state.",
+    "reference backend, many times slower. `python -m fastlbbnn info` shows the state.",
     SPARSE: "the library of selected networks was NOT built: {} Selected networks still predict with "
     "PyTorch, as dense ones; fastlbbnn.sparse.runtime needs the library.",
     SPARSE_CUDA: "the CUDA kernels of selected networks were NOT built: {} All else works without "
@@ -124,9 +124,21 @@ class OptionalBuild(build_ext):
             return os.path.join(*fullname.split(".")) + ".so"
         return super().get_ext_filename(fullname)
 
+    def give_up(self, ext: Extension, reason: str) -> None:
+        """Say so now, which pip hides, and where `fastlbbnn info` finds it later."""
+        warn(ext.name, reason)
+        note = self.note_of(ext)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(" ".join(reason.split()) + "\n", encoding="utf-8")
+
+    def note_of(self, ext: Extension) -> Path:
+        stem = ext.name.rpartition(".")[2]
+        return Path(self.get_ext_fullpath(ext.name)).with_name(f"{stem}.not-built.txt")
+
     def build_extension(self, ext: Extension) -> None:
+        self.note_of(ext).unlink(missing_ok=True)
         if os.environ.get("FASTLBBNN_NO_EXTENSION") == "1":
-            warn(ext.name, "FASTLBBNN_NO_EXTENSION=1 is set.")
+            self.give_up(ext, "FASTLBBNN_NO_EXTENSION=1 is set.")
             return
         if ext.name == SPARSE_CUDA:
             self.build_cuda(ext)
@@ -135,10 +147,7 @@ class OptionalBuild(build_ext):
         if ext.name != SPARSE:
             torch = torch_directory()
             if torch is None:
-                warn(
-                    ext.name,
-                    "torch was not found. Install it first: pip install torch==2.13.0, then this package.",
-                )
+                self.give_up(ext, "torch was not found. Install it first: pip install torch==2.13.0.")
                 return
             ext.extra_compile_args += [
                 f"-DTORCH_TARGET_VERSION={TORCH_TARGET}", "-isystem", str(torch / "include"),
@@ -148,15 +157,15 @@ class OptionalBuild(build_ext):
             self.compile_in_parallel(ext)
             super().build_extension(ext)
         except Exception as error:  # whatever the compiler does wrong, the install goes on
-            warn(
-                ext.name, f"{type(error).__name__}: {error}. Is there a C++17 compiler (g++ 9 or newer)?"
+            self.give_up(
+                ext, f"{type(error).__name__}: {error}. Is there a C++17 compiler (g++ 9 or newer)?"
             )
 
     def build_cuda(self, ext: Extension) -> None:
         """Compile and link with nvcc alone."""
         nvcc = find_nvcc()
         if nvcc is None:
-            warn(ext.name, "nvcc was not found. Install the CUDA toolkit, or set CUDA_HOME.")
+            self.give_up(ext, "nvcc was not found. Install the CUDA toolkit, or set CUDA_HOME.")
             return
         target, objects = Path(self.get_ext_fullpath(ext.name)), Path(self.build_temp) / "csrc/cuda"
         newest = max((ROOT / p).stat().st_mtime for p in ext.depends)
@@ -176,8 +185,8 @@ class OptionalBuild(build_ext):
                 compiled = list(pool.map(compile_one, ext.sources))
             subprocess.run([nvcc, "-shared", *CUDA_FLAGS, *compiled, "-o", str(target)], check=True)
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
-            warn(
-                ext.name,
+            self.give_up(
+                ext,
                 f"{type(error).__name__}: {error}. (nvcc before 12.8 does not know the newest GPUs: "
                 "list yours in FASTLBBNN_CUDA_ARCHITECTURES, such as 80;90.)",
             )

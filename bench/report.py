@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from fastlbbnn.machine.info import cpu_kernels
+from fastlbbnn.machine.describe import in_words
 
 Row = dict[str, Any]
 
 
 def machine() -> str:
     """What the figures were measured on."""
-    model = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                break
-    except OSError:
-        pass
-    return f"{model}, {os.cpu_count()} cores, kernels {cpu_kernels()}, torch {torch.__version__}"
+    return in_words()
 
 
 def print_table(rows: list[Row], columns: dict[str, str]) -> None:

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 import fastlbbnn
-from fastlbbnn.inference.elbo import bayesian_layers
 from fastlbbnn.nn import MLP
+from fastlbbnn.nn.layer import bayesian_layers
 from fastlbbnn.sparse import SparseModel
 
 Predict = Callable[[], object]
@@ -108,7 +108,9 @@ def trained_model(sizes: tuple[int, ...], kl_weight: float) -> MLP:
     with torch.inference_mode(False), torch.enable_grad():
         for _ in range(EPOCHS):
             for rows in torch.randperm(len(images)).split(200):
-                bound = fastlbbnn.elbo(model, images[rows], labels[rows], n_data=len(images))
+                bound = fastlbbnn.elbo(
+                    model, images[rows], labels[rows], n_data=len(images), likelihood="categorical"
+                )
                 optimizer.backward_step(bound.tempered_loss(kl_weight))
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), path)

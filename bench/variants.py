@@ -138,7 +138,7 @@ def make_step(variant: str, problem: Problem, temperature: float) -> Callable[[]
 
     def loss() -> Tensor:
         with fastlbbnn.use_backend(backend or "cpp"):
-            return fastlbbnn.elbo(model, x, y, n_data=N_DATA).loss
+            return fastlbbnn.elbo(model, x, y, n_data=N_DATA, likelihood="categorical").loss
 
     if own:
         optimizer = fastlbbnn.Adam(groups)

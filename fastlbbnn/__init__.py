@@ -4,6 +4,7 @@
     from fastlbbnn.nn import LBBNNLinear
 
     model = torch.nn.Sequential(LBBNNLinear(784, 400), torch.nn.ReLU(), LBBNNLinear(400, 10))
+    fastlbbnn.set_likelihood(model, "categorical")
     optimizer = fastlbbnn.Adam(fastlbbnn.param_groups(model, weights=1e-3, inclusion=1e-2))
     for x, y in loader:
         optimizer.backward_step(fastlbbnn.elbo(model, x, y, n_data=len(dataset)).loss)
@@ -34,6 +35,7 @@ _EXPORTS = {
     "weights": "nn.passes",
     "expand_samples": "nn.passes",
     # Fitting
+    "set_likelihood": "inference.likelihoods",
     "elbo": "inference.elbo",
     "kl": "inference.elbo",
     "GaussianDispersion": "inference.dispersion",
@@ -43,8 +45,8 @@ _EXPORTS = {
     "predict": "prediction.predict",
     "predict_interval": "prediction.predict",
     "decide": "prediction.metrics",
-    "density": "prediction.predict",
     # Structure
+    "density": "structure.density",
     "structure_of": "structure.paths",
     "best_threshold": "structure.criteria",
     "resolve_threshold": "structure.paths",
@@ -76,6 +78,7 @@ if TYPE_CHECKING:  # names for type checkers; users get them lazily
     )
     from .inference.dispersion import GaussianDispersion
     from .inference.elbo import elbo, kl
+    from .inference.likelihoods import set_likelihood
     from .inference.optim import Adam, param_groups
     from .nn.linear import GaussianLinear, LBBNNLinear
     from .nn.mlp import MLP
@@ -84,10 +87,11 @@ if TYPE_CHECKING:  # names for type checkers; users get them lazily
     from .nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior
     from .ops.dispatch import use_backend
     from .prediction.metrics import decide
-    from .prediction.predict import density, predict, predict_interval
+    from .prediction.predict import predict, predict_interval
     from .sparse.compact import select
     from .sparse.model import SparseModel
     from .structure.criteria import best_threshold
+    from .structure.density import density
     from .structure.paths import resolve_threshold, structure_of
 
 __all__, __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, _ROOMS)

@@ -49,8 +49,11 @@ def prediction_lines(ours: list[Row], published: list[Row], dataset: str) -> Ite
     for row in published:
         if row["dataset"] != dataset:
             continue
-        names = ("stage", "method", "gamma", "beta")
-        runs = [r for r in ours if all(r[k] == row[k] for k in names) and r["R"] == int(row["R"])]
+        names = ("method", "gamma", "beta")
+        runs = [
+            r for r in ours
+            if r["network"] == row["stage"] and all(r[k] == row[k] for k in names) and r["R"] == int(row["R"])
+        ]
         if not runs:
             continue
         accuracies = [r["accuracy"] for r in runs]
@@ -101,7 +104,7 @@ def pruning_lines(ours: list[Row], published: list[Row], dataset: str) -> Iterab
 
 def cost_lines(ours: list[Row], batches: int) -> Iterable[list[str]]:
     for method in dict.fromkeys(row["method"] for row in ours):
-        times = [r["epoch_seconds"] for r in ours if r["method"] == method and r["stage"] == "trained"]
+        times = [r["epoch_seconds"] for r in ours if r["method"] == method and r["network"] == "trained"]
         yield [method, f"{statistics.median(times):.2f}", f"{1e3 * statistics.median(times) / batches:.1f}"]
 
 

@@ -1,4 +1,4 @@
-"""The command ``fastlbbnn``, one file a group of commands.
+"""The command ``fastlbbnn``, one file per command.
 
 A command is a function that says what it takes; what it does is imported when it is called, so that
 ``fastlbbnn --help`` needs neither torch nor a second. Commands raise ``ValueError``, ``OSError`` or
@@ -12,8 +12,12 @@ import importlib
 
 from .app import app, main
 
-# Commands register themselves; --help shows them in this order.
-for _group in ("runs", "results", "deploy", "reproduce", "machine"):
-    importlib.import_module(f".{_group}", __name__)
+#: Each registers itself; --help shows them in this order.
+COMMANDS = (
+    "train", "evaluate", "report", "predict", "select", "export", "reproduce", "bench", "info", "selfcheck",
+)
 
-__all__ = ["app", "main"]
+for _command in COMMANDS:
+    importlib.import_module(f".{_command}", __name__)
+
+__all__ = ["COMMANDS", "app", "main"]

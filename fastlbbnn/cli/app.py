@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -22,6 +22,11 @@ A first network, on digits that scikit-learn ships:
     fastlbbnn report runs/digits
     fastlbbnn select runs/digits -o digits.safetensors
     fastlbbnn export digits.safetensors --c src
+
+\b
+Your own table, and new rows of it:
+    fastlbbnn train patients.csv --target outcome --standardise --out runs/patients
+    fastlbbnn predict runs/patients new.csv -o predictions.csv
 
 \b
 A table of the paper, with its figures:
@@ -104,6 +109,12 @@ def _interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+def warn_loudly(sentences: Iterable[str]) -> None:
+    """What a reader must not miss, on the error stream."""
+    for i, sentence in enumerate(sentences):
+        typer.echo(f"{'WARNING: ' if i == 0 else '         '}{sentence}", err=True)
+
+
 def use_threads(count: int | None) -> int:
     import torch
 
@@ -125,17 +136,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return value
-
-
-def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, Callable[[Any], str]]]) -> str:
-    """Aligned text. ``columns``: key -> heading and how to write a value; empty columns are left out."""
-    shown = {key: how for key, how in columns.items() if any(_has(row.get(key)) for row in rows)}
-    lines = [[heading for heading, _ in shown.values()]]
-    for row in rows:
-        lines.append([write(row[key]) if _has(row.get(key)) else "-" for key, (_, write) in shown.items()])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(shown))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths)).rstrip() for line in lines)
-
-
-def _has(value: Any) -> bool:
-    return value is not None and not (isinstance(value, float) and math.isnan(value))

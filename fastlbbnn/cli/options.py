@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share. Help texts are noun phrases or sentences."""
 
 from __future__ import annotations
 
@@ -17,17 +17,9 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object instead of text, for other programs.")
 ]
 #: Stages of a run add to the seed's upper bits: below 2^62 nothing overflows.
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**62, help="Of everything random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**62, help="Random seed.")]
 Threads = Annotated[
     int | None, optional("--threads", metavar="N", min=1, help="CPU threads; by default torch's choice.")
-]
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA",
-        help="digits, mnist, fmnist, phoneme, or a .csv, .csv.gz or .npz file.",
-        show_default=False,
-    ),
 ]
 RunFolder = Annotated[
     Path,

@@ -7,31 +7,24 @@ from typing import Annotated
 
 import typer
 
+from ..paper.experiments import EXPERIMENTS
 from .app import app, interruptible, print_json, wrong_call
 from .options import Json, Root, optional
-
-#: For --help, which imports nothing heavy; a test compares it with the experiments.
-NAMES = (
-    "mnist", "fmnist", "phoneme", "fixed-priors", "posttrain", "fnn", "ood", "misclassified", "widths",
-    "correlations", "samples",
-)  # fmt: skip
-
-RECIPES = ("paper", "gentle", "early", "ours")
 
 
 @app.command(short_help="Regenerate the paper's tables and figures.")
 def reproduce(
     experiment: Annotated[
-        str, typer.Argument(metavar="EXPERIMENT", help=f"One of {', '.join(NAMES)}.", show_default=False)
+        str, typer.Argument(metavar="EXPERIMENT", help=f"One of {', '.join(EXPERIMENTS)}.", show_default=False)
     ],
     runs: Annotated[
         int | None,
-        optional(min=1, help="Runs a method, with seeds 0, 1, ...; by default the experiment's."),
+        optional(min=1, help="Runs per method, with seeds 0, 1, ...; by default the experiment's."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in its own process.")] = 1,
     methods: Annotated[
         list[str] | None,
-        optional("--methods", metavar="NAME", help="Only these methods; may be repeated, or a,b,c."),
+        optional("--methods", metavar="NAME", help="Only these methods (repeatable, or a,b,c)."),
     ] = None,
     datasets: Annotated[
         list[str] | None,
@@ -44,8 +37,8 @@ def reproduce(
     recipe: Annotated[
         str,
         typer.Option(
-            help="paper, gentle, early, ours, several of them a,b, both (paper and ours) or all; `fastlbbnn "
-            "train --method NAME --recipe list` says what they are."
+            help="A recipe's name, several a,b, both (paper and ours) or all; `fastlbbnn train --method NAME "
+            "--recipe list` says what there is."
         ),
     ] = "paper",
     out: Annotated[
@@ -99,16 +92,17 @@ def reproduce(
 
     from ..paper import Settings, find_experiment, plan
     from ..paper import reproduce as run_experiment
-    from ..runs.methods import find_method
+    from ..runs import RECIPES, find_method
 
     with wrong_call("EXPERIMENT"):
         chosen = find_experiment(experiment)
-    recipes = {"both": ("paper", "ours"), "all": RECIPES}.get(recipe, tuple(_split([recipe])))
-    if not recipes or not set(recipes) <= set(RECIPES):
-        expected = f"{', '.join(RECIPES)}, several of them a,b, both or all"
+    known = tuple(dict.fromkeys(found.name for found in RECIPES.values()))
+    recipes = {"both": ("paper", "ours"), "all": known}.get(recipe, tuple(_split([recipe])))
+    if not recipes or not set(recipes) <= set(known):
+        expected = f"{', '.join(known)}, several of them a,b, both or all"
         raise typer.BadParameter(f"{recipe!r}; expected {expected}", param_hint="--recipe")
     if authors is not None and not authors.is_dir():
-        raise typer.BadParameter(f"{authors} is no folder", param_hint="--authors")
+        raise typer.BadParameter(f"{authors} is not a folder", param_hint="--authors")
     if authors is None and (out / "authors_predictions.csv").exists():
         authors = out
     with wrong_call("--methods"):

@@ -1,9 +1,14 @@
-"""CSV files: read row by row into numbers, every complaint with its line and column."""
+"""Tables in text: read row by row into numbers, every complaint with its line and column.
+
+What stands between values is found in the first line: the one of comma, semicolon, tab and bar that makes
+the most columns of it.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .files import DataError, open_packed
+from .files import DataError, HashingReader, open_packed
+
+#: Endings of the names of tables.
+ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
+DELIMITERS = (",", ";", "\t", "|")
 
 #: What files write for "no value here", in lower case.
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "?"))
@@ -26,11 +36,31 @@ class Table:
     numbers: np.ndarray  # [n, columns of numbers], float64
     texts: dict[str, list[str]]  # column -> n cells, without spaces around them
     lines: list[int]  # where in the file each row began
+    content_hash: str  # sha256 of the file before it was compressed
 
 
-def read_csv(path: Path, choose: Choice, *, header: bool = True, delimiter: str = ",") -> Table:
-    """Without a header the columns are called 1, 2, 3, ..."""
-    rows = _rows(path, delimiter)
+def table_ending(path: Path) -> str | None:
+    """The ending that makes the file a table; None for other files."""
+    return next((ending for ending in ENDINGS if path.name.lower().endswith(ending)), None)
+
+
+def read_csv(
+    path: Path,
+    choose: Choice,
+    *,
+    header: bool = True,
+    delimiter: str | None = None,
+    may_lack: Sequence[str] = (),
+) -> Table:
+    """Read the columns that ``choose`` wants.
+
+    Args:
+        header: without one the columns are called 1, 2, 3, ...
+        delimiter: what stands between values; None: found in the first line.
+        may_lack: columns of text in which values may be missing; they are then "".
+    """
+    hashes: list[str] = []
+    rows = _rows(path, delimiter, hashes)
     line, first = next(rows, (0, []))
     if not first:
         raise DataError(f"{path} is empty; expected a CSV file with {'a header and ' * header}rows of values")
@@ -60,7 +90,9 @@ def read_csv(path: Path, choose: Choice, *, header: bool = True, delimiter: str 
         for name, i in zip(text_names, text_at):
             cell = row[i].strip()
             if cell.lower() in MISSING:
-                raise _missing(path, line, name, cell)
+                if name not in may_lack:
+                    raise _missing(path, line, name, cell)
+                cell = ""
             texts[name].append(cell)
         lines.append(line)
 
@@ -70,24 +102,46 @@ def read_csv(path: Path, choose: Choice, *, header: bool = True, delimiter: str 
         add(line, row)
     if not lines:
         raise DataError(f"{path} has a header and no rows; expected at least one row of values")
-    return Table(np.array(numbers).reshape(len(lines), len(number_at)), texts, list(lines))
+    return Table(np.array(numbers).reshape(len(lines), len(number_at)), texts, list(lines), hashes[0])
 
 
-def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not blank, each with the line that it begins on."""
+def _rows(path: Path, delimiter: str | None, hashes: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, each with the line that it begins on; the file's hash at the end."""
     line = 1
     try:
         with open_packed(path) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-            reader = csv.reader(text, delimiter=delimiter, strict=True)
+            hashed = HashingReader(stream)
+            text = io.TextIOWrapper(io.BufferedReader(hashed, 1 << 16), encoding="utf-8-sig", newline="")
+            # Lines up to the first that is not blank, which shows the delimiter.
+            begin: list[str] = []
+            for begun in text:
+                begin.append(begun)
+                if begun.strip():
+                    break
+            if delimiter is None:
+                delimiter = found_delimiter(begin[-1]) if begin else ","
+            reader = csv.reader(itertools.chain(begin, text), delimiter=delimiter, strict=True)
             for row in reader:
                 if row:
                     yield line, row
                 line = reader.line_num + 1
+            hashes.append(hashed.sha256.hexdigest())
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8 ({error}); expected a CSV file") from error
     except csv.Error as error:
         raise DataError(f"{path}, line {line}: {error}; expected a CSV file") from error
+
+
+def found_delimiter(line: str) -> str:
+    """What makes the most columns of the line; a comma where nothing makes several."""
+
+    def columns(delimiter: str) -> int:
+        try:
+            return len(next(csv.reader([line], delimiter=delimiter), []))
+        except csv.Error:
+            return 0
+
+    return max(DELIMITERS, key=columns)  # of equals the first
 
 
 def _check_header(path: Path, columns: tuple[str, ...]) -> None:
@@ -131,10 +185,10 @@ def _bad_number(
     cell = row[at].strip()
     if cell.lower() in MISSING:
         return _missing(path, line, columns[at], cell)
-    return DataError(
-        f"{path}, line {line}, column {columns[at]!r}: {cell!r}; expected a finite number (encode categories "
-        "as numbers, or leave the column out with ignore=, --ignore)"
-    )
+    hint = "encode categories as numbers, or leave the column out with ignore=, --ignore"
+    if is_number(cell.replace(",", ".", 1)):
+        hint = "with a point, not a comma, before the decimals"
+    return DataError(f"{path}, line {line}, column {columns[at]!r}: {cell!r}; expected a finite number ({hint})")
 
 
 def _missing(path: Path, line: int, column: str, cell: str) -> DataError:

@@ -1,4 +1,4 @@
-"""A data set: training and held-out parts, and what a network for it has to look like."""
+"""A data set: training and held-out parts, how rows become its inputs, and where it came from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from ..inference.likelihoods import LIKELIHOODS
+from .preparation import Preparation
+from .source import Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,23 +26,22 @@ class Dataset:
     #: "categorical", "bernoulli", "gaussian" or "poisson"
     likelihood: str
     #: How many classes; 2 for a Bernoulli likelihood; None where targets are numbers.
-    classes: int | None
-    class_names: tuple[str, ...] | None
-    #: The shape of one input before flattening, (28, 28) or (256,).
-    input_shape: tuple[int, ...]
+    n_classes: int | None = None
+    #: The shape of one input before flattening, (28, 28) or (256,); by default one axis.
+    input_shape: tuple[int, ...] | None = None
+    #: How raw rows become inputs and outputs answers; by default inputs are the rows as they are.
+    preparation: Preparation | None = None
     #: What the held-out part is: "test" data, or a "validation" part of the training data.
     held_out: str = "test"
-    #: Names of the inputs, where they have some: columns of a CSV file.
-    feature_names: tuple[str, ...] | None = None
-    #: Mean and standard deviation of each input, float64 [p], that were taken out; None: left as they are.
-    scaling: tuple[Tensor, Tensor] | None = None
-    #: The same of the targets, [outputs], for a Gaussian likelihood: ``in_units`` puts it back.
-    target_scaling: tuple[Tensor, Tensor] | None = None
+    #: Where the data came from, if ``fastlbbnn.data.load`` read them.
+    source: Source | None = None
 
     def __post_init__(self) -> None:
         if self.likelihood not in LIKELIHOODS:
             names = ", ".join(repr(name) for name in LIKELIHOODS)
             raise ValueError(f"likelihood={self.likelihood!r}; expected one of {names}")
+        if self.input_shape is None:
+            object.__setattr__(self, "input_shape", tuple(self.x_train.shape[1:]))
         inputs = torch.Size(self.input_shape).numel()
         target = torch.int64 if self.likelihood == "categorical" else torch.float32
         for part in ("train", "test"):
@@ -52,16 +53,20 @@ class Dataset:
                 )
             if y.dtype != target or len(y) != len(x):
                 raise ValueError(
-                    f"y_{part} is {y.dtype} {list(y.shape)}; expected {target} with {len(x)} rows, as many "
-                    f"as x_{part}, for likelihood={self.likelihood!r}"
+                    f"y_{part} is {y.dtype} {list(y.shape)}; expected {target} with {len(x)} rows, the "
+                    f"number of x_{part}, for likelihood={self.likelihood!r}"
                 )
             if len(x) == 0:
                 raise ValueError(f"x_{part} is empty; expected at least one row")
-        has_classes = self.likelihood in ("categorical", "bernoulli")
-        if has_classes != (self.classes is not None):
-            raise ValueError(f"classes={self.classes} with likelihood={self.likelihood!r}")
-        if self.class_names is not None and len(self.class_names) != self.classes:
-            raise ValueError(f"{len(self.class_names)} class names for classes={self.classes}")
+        has_classes = LIKELIHOODS[self.likelihood].classes
+        if has_classes != (self.n_classes is not None):
+            raise ValueError(f"n_classes={self.n_classes} with likelihood={self.likelihood!r}")
+        if self.preparation is None:
+            object.__setattr__(self, "preparation", Preparation.as_is(inputs))
+        if self.preparation.n_inputs != inputs:
+            raise ValueError(f"the preparation makes {self.preparation.n_inputs} inputs; expected {inputs}")
+        if self.class_names is not None and len(self.class_names) != self.n_classes:
+            raise ValueError(f"{len(self.class_names)} class names for n_classes={self.n_classes}")
 
     @property
     def inputs(self) -> int:
@@ -70,10 +75,19 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """Outputs of a network: a logit a class, else one a column of targets."""
+        """Outputs of a network: a logit per class, else one per column of targets."""
         if self.likelihood == "categorical":
-            return self.classes
+            return self.n_classes
         return 1 if self.y_train.dim() == 1 else self.y_train.shape[1]
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return self.preparation.target.class_names
+
+    @property
+    def input_names(self) -> tuple[str, ...] | None:
+        """Names of the inputs, where they have some: columns of a table."""
+        return self.preparation.input_names
 
     @property
     def n_train(self) -> int:
@@ -85,10 +99,7 @@ class Dataset:
 
     def in_units(self, values: Tensor) -> Tensor:
         """Targets, or predictions of them, [..., outputs] or [n], in the units of the data."""
-        if self.target_scaling is None:
-            return values
-        mean, deviation = (t.to(values.dtype) for t in self.target_scaling)
-        return values * deviation + mean
+        return self.preparation.in_units(values)
 
     def with_validation(self, share: float, seed: int) -> Dataset:
         """A share of the training rows, drawn at random, takes the place of the test part.
@@ -106,7 +117,7 @@ class Dataset:
         )
 
     def __repr__(self) -> str:
-        kind = self.likelihood if self.classes is None else f"{self.likelihood}, {self.classes} classes"
+        kind = self.likelihood if self.n_classes is None else f"{self.likelihood}, {self.n_classes} classes"
         return (
             f"Dataset({self.name!r}: {self.n_train} training and {self.n_test} {self.held_out} rows, inputs "
             f"{'x'.join(map(str, self.input_shape))}, {kind})"

@@ -9,6 +9,8 @@ import torch
 
 from .dataset import Dataset, split_rows
 from .files import MissingDataError
+from .preparation import Preparation
+from .registry import named
 
 
 def on_disk(root: Path) -> bool:
@@ -16,6 +18,7 @@ def on_disk(root: Path) -> bool:
     return importlib.util.find_spec("sklearn") is not None
 
 
+@named("digits", on_disk)
 def load(root: Path, seed: int, *, test_share: float = 0.2) -> Dataset:
     """Pixels x / 16 in [0, 1]; training and test rows drawn by ``seed``."""
     try:
@@ -31,5 +34,5 @@ def load(root: Path, seed: int, *, test_share: float = 0.2) -> Dataset:
     train, test = split_rows(len(x), test_share, seed)
     return Dataset(
         "digits", x[train], y[train], x[test], y[test], "categorical",
-        classes=10, class_names=tuple("0123456789"), input_shape=(8, 8),
+        n_classes=10, input_shape=(8, 8), preparation=Preparation.as_is(64, class_names="0123456789"),
     )

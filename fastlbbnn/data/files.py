@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import io
 import os
 import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 class DataError(ValueError):
@@ -52,3 +54,20 @@ def open_packed(path: Path) -> Iterator[BinaryIO]:
             f"{path} is not a whole gzip file ({error}); expected an undamaged archive: delete it and fetch "
             "it again"
         ) from error
+
+
+class HashingReader(io.RawIOBase):
+    """Passes on what it reads, and hashes it: a file need not be read a second time for its hash."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.sha256 = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        self.sha256.update(data)
+        return len(data)

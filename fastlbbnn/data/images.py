@@ -18,6 +18,8 @@ from torch import Tensor
 
 from .dataset import Dataset
 from .files import DataError, MissingDataError, first_existing, open_packed
+from .preparation import Preparation
+from .registry import named
 
 #: The four files of a set, the small ones first: what is wrong with them shows at once.
 SHAPES = {
@@ -54,7 +56,8 @@ class ImageSet:
         y_test, y_train, x_test, x_train = (torch.from_numpy(arrays[name]) for name in SHAPES)
         return Dataset(
             self.name, _pixels(x_train), y_train.long(), _pixels(x_test), y_test.long(), "categorical",
-            classes=10, class_names=self.class_names, input_shape=(28, 28),
+            n_classes=10, input_shape=(28, 28),
+            preparation=Preparation.as_is(784, class_names=self.class_names),
         )
 
     def _fetch(self, root: Path, download: bool) -> None:
@@ -140,3 +143,6 @@ FMNIST = ImageSet(
         "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     },
 )
+
+for _images in (MNIST, FMNIST):
+    named(_images.name, _images.on_disk)(_images.load)

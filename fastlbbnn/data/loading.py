@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from . import digits, images, phoneme, tables
+# Importing a module registers its data sets.
+from . import digits, images, phoneme, tables  # noqa: F401
 from .dataset import Dataset
 from .files import MissingDataError, data_root
-
-
-class _Named(NamedTuple):
-    load: Callable[..., Dataset]
-    on_disk: Callable[[Path], bool]
-
-
-_NAMED = {
-    "digits": _Named(digits.load, digits.on_disk),
-    "mnist": _Named(images.MNIST.load, images.MNIST.on_disk),
-    "fmnist": _Named(images.FMNIST.load, images.FMNIST.on_disk),
-    "phoneme": _Named(phoneme.load, phoneme.on_disk),
-}
-
-#: The data sets that have names.
-NAMES = tuple(_NAMED)
+from .registry import DATASETS
+from .source import Source
 
 
 def load(
@@ -36,27 +24,35 @@ def load(
     seed: int = 0,
     **options: Any,
 ) -> Dataset:
-    """A data set by name ("digits", "mnist", "fmnist", "phoneme"), or a .npz, .csv or .csv.gz file.
+    """A data set by name ("digits", "mnist", "fmnist", "phoneme"), or a .csv, .tsv or .npz file.
 
     ``root``: the folder with files of the named sets (else $FASTLBBNN_DATA, else a cache folder).
-    ``seed``: of the split into training and test rows, where the data have none of their own.
+    ``seed``: seed of the split into training and test rows, where the data have none of their own.
     Options: ``test_share`` (digits and files), ``download`` (mnist and fmnist); for files ``likelihood``,
-    ``standardise`` and ``scale_target``, for CSV files ``target``, ``ignore``, ``header`` and ``delimiter``:
+    ``standardise`` and ``scale_target``, for tables ``target``, ``ignore``, ``header`` and ``delimiter``:
     see ``fastlbbnn.data.tables``.
     """
     name = os.fspath(name_or_path)
-    if name in _NAMED:
-        return _call(name, _NAMED[name].load, data_root(root), seed, options)
-    path = Path(name).expanduser()
-    for ending, loader in tables.LOADERS.items():
-        if path.name.lower().endswith(ending):
-            if not path.is_file():
-                raise MissingDataError(f"there is no file {path}")
-            return _call(name, loader, path, seed, options)
-    raise ValueError(
-        f"data set {name!r}; expected one of {', '.join(NAMES)}, or the path of a file that ends in "
-        f"{', '.join(tables.LOADERS)}"
+    if name in DATASETS:
+        dataset = _call(name, DATASETS[name].load, data_root(root), seed, options)
+    else:
+        path = Path(name).expanduser()
+        loader = tables.loader_of(path)
+        if loader is None:
+            raise ValueError(
+                f"data set {name!r}; expected one of {', '.join(sorted(DATASETS))}, or the path of a file that "
+                f"ends in {', '.join(tables.LOADERS)}"
+            )
+        if not path.is_file():
+            raise MissingDataError(f"there is no file {path}")
+        dataset = _call(name, loader, path, seed, options)
+    # A loader that read a file has left its hash.
+    content_hash = None if dataset.source is None else dataset.source.content_hash
+    source = Source.of(
+        name, root=None if root is None else os.fspath(root), seed=seed, options=options,
+        content_hash=content_hash,
     )
+    return dataclasses.replace(dataset, source=source)
 
 
 def _call(name: str, loader: Callable[..., Dataset], where: Path, seed: int, options: dict) -> Dataset:
@@ -65,7 +61,7 @@ def _call(name: str, loader: Callable[..., Dataset], where: Path, seed: int, opt
     for option in options:
         if option not in known:
             raise TypeError(
-                f"{option}={options[option]!r} is no option of {name!r}; expected "
+                f"{option}={options[option]!r} is not an option of {name!r}; expected "
                 f"{', '.join(known) or 'none'}"
             )
     return loader(where, seed, **options)
@@ -73,4 +69,4 @@ def _call(name: str, loader: Callable[..., Dataset], where: Path, seed: int, opt
 
 def available(root: str | os.PathLike | None = None) -> tuple[str, ...]:
     """Names of the data sets whose files are there already (not yet read or checked)."""
-    return tuple(name for name, named in _NAMED.items() if named.on_disk(data_root(root)))
+    return tuple(name for name, known in sorted(DATASETS.items()) if known.on_disk(data_root(root)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
 import zipfile
 import zlib
@@ -14,14 +16,23 @@ import numpy as np
 from .files import DataError
 
 
-def read_npz(path: Path, choices: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
+class Arrays(dict[str, np.ndarray]):
+    """Arrays by name."""
+
+    content_hash: str  # sha256 of the file
+
+
+def read_npz(path: Path, choices: Sequence[Sequence[str]]) -> Arrays:
     """The arrays of the first of ``choices`` (lists of names) that are all in the archive."""
+    contents = path.read_bytes()
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(io.BytesIO(contents)) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             for names in choices:
                 if set(names) <= set(members):
-                    return {name: _read(archive, members[name], path, name) for name in names}
+                    arrays = Arrays((name, _read(archive, members[name], path, name)) for name in names)
+                    arrays.content_hash = hashlib.sha256(contents).hexdigest()
+                    return arrays
     except DataError:
         raise
     except (

@@ -16,9 +16,12 @@ import torch
 from .csv_file import read_csv
 from .dataset import Dataset
 from .files import DataError, MissingDataError, first_existing
+from .preparation import Column, Preparation, Target
+from .registry import named
 
 ROWS, COLUMNS, N_TRAIN, N_TEST = 4509, 256, 3500, 1000
 CLASS_NAMES = ("aa", "ao", "dcl", "iy", "sh")
+FEATURES = tuple(f"x.{i + 1}" for i in range(COLUMNS))
 
 #: Of the values as little-endian doubles, row by row, and the class numbers as bytes: any way of writing
 #: the same numbers will do.
@@ -35,6 +38,7 @@ def on_disk(root: Path) -> bool:
     return _file(root) is not None
 
 
+@named("phoneme", on_disk)
 def load(root: Path, seed: int) -> Dataset:
     """The rows and their order are the authors'; ``seed`` plays no part."""
     path = _file(root)
@@ -47,18 +51,20 @@ def load(root: Path, seed: int) -> Dataset:
     x, y = _read(path)
     train, test = split(root)
     mean, deviation = x[train].mean(0), x[train].std(0)
-    x = torch.from_numpy((x - mean) / deviation).to(torch.float32)
-    y = torch.from_numpy(y)
+    columns = map(Column, FEATURES, ["number"] * COLUMNS, mean.tolist(), deviation.tolist())
+    preparation = Preparation(
+        tuple(columns), Target("g", class_names=CLASS_NAMES), ignored=("row.names", "speaker")
+    )
+    inputs, targets = torch.from_numpy(preparation.inputs(x)), torch.from_numpy(y)
     return Dataset(
-        "phoneme", x[train], y[train], x[test], y[test], "categorical",
-        classes=len(CLASS_NAMES), class_names=CLASS_NAMES, input_shape=(COLUMNS,),
+        "phoneme", inputs[train], targets[train], inputs[test], targets[test], "categorical",
+        n_classes=len(CLASS_NAMES), input_shape=(COLUMNS,), preparation=preparation,
     )
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Values [4509, 256] and class numbers [4509]."""
-    features = [f"x.{i + 1}" for i in range(COLUMNS)]
-    table = read_csv(path, lambda columns: (features, ["g"]))
+    table = read_csv(path, lambda columns: (FEATURES, ["g"]))
     x = table.numbers
     if len(x) != ROWS:
         raise DataError(f"{path} has {len(x)} rows; expected {ROWS}: fetch {SOURCE}")

@@ -1,4 +1,4 @@
-"""Files of the user's own: .npz, .csv, .csv.gz.
+"""Files of the user's own: .npz, and tables, .csv, .tsv and both as .gz.
 
 Which likelihood, if none is given: text labels, and whole numbers of at most ``MAX_CLASSES`` different
 values, are classes ("categorical"); all other numbers are "gaussian". Two classes with one output
@@ -6,26 +6,29 @@ values, are classes ("categorical"); all other numbers are "gaussian". Two class
 
 Features are left as they are (pixels of 0 to 255 too), or with ``standardise`` shifted and scaled to mean 0
 and standard deviation 1 over the training rows. So are the targets of a Gaussian likelihood, unless
-``scale_target`` is False: priors and step sizes are made for outputs of size 1. ``Dataset.in_units`` puts
-predictions back, and commands, tables and reports give numbers in the data's own units.
+``scale_target`` is False: priors and step sizes are made for outputs of size 1. All of it is in the data
+set's ``preparation``, which travels with the model: new rows are given as the data have them, and
+predictions come in the data's own units.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from ..inference.likelihoods import LIKELIHOODS
-from .csv_file import Table, column_index, is_number, read_csv
+from .csv_file import ENDINGS, Table, column_index, is_number, read_csv
 from .dataset import Dataset, split_rows
 from .files import DataError
 from .npz_file import read_npz
+from .preparation import Column, Preparation, Target
+from .source import Source
 
 #: Whole numbers of more different values than this are taken for measurements.
 MAX_CLASSES = 20
@@ -38,14 +41,15 @@ def load_csv(
     target: str | None = None,
     ignore: Sequence[str] = (),
     header: bool = True,
-    delimiter: str = ",",
+    delimiter: str | None = None,
     likelihood: str | None = None,
     test_share: float = 0.2,
     standardise: bool = False,
     scale_target: bool = True,
 ) -> Dataset:
-    """One row an observation; ``target`` names the column to predict (the last one if None), ``ignore``
-    columns that are no features."""
+    """One row per observation; ``target`` names the column to predict (the last one if None), ``ignore``
+    columns that are not features, ``delimiter`` what stands between values, where the first line does not
+    show it."""
     ignored = (ignore,) if isinstance(ignore, str) else tuple(ignore)
     features: list[str] = []
 
@@ -59,11 +63,8 @@ def load_csv(
         features.extend(name for name in left if name != target)
         if not features:
             hint = ""
-            if len(columns) == 1 and len(found := [c for c in ";\t|" if c in columns[0]]):
-                hint = (
-                    f" (are values apart by {found[0]!r}? then delimiter={found[0]!r}, or in the shell "
-                    f"--delimiter {found[0]!r})"
-                )
+            if len(columns) == 1 and " " in columns[0].strip():
+                hint = " (are values apart by spaces? then delimiter=' ', or in the shell --delimiter ' ')"
             raise DataError(
                 f"{path} has no columns but the target and ignored ones; expected features{hint}"
             )
@@ -72,8 +73,11 @@ def load_csv(
     table = read_csv(path, choose, header=header, delimiter=delimiter)
     y = _target_column(path, table, target, likelihood)
     parts = _split(table.numbers, y, test_share, seed)
-    found = _dataset(path, *parts, features, target, likelihood, standardise, scale_target)
-    return dataclasses.replace(found, feature_names=tuple(features))
+    how = _How(
+        path, tuple(features), target, likelihood, standardise, scale_target, table.content_hash, ignored,
+        header, are_named=True,
+    )
+    return _dataset(how, *parts)
 
 
 def _target_column(path: Path, table: Table, target: str, likelihood: str | None) -> np.ndarray:
@@ -122,11 +126,17 @@ def load_npz(
             f"{list(parts[2].shape)}, y_test {list(parts[3].shape)}; expected the same shapes but for "
             "the rows"
         )
-    features = [str(i) for i in range(math.prod(parts[0].shape[1:]))]
-    return _dataset(path, *parts, features, "y", likelihood, standardise, scale_target)
+    features = tuple(str(i) for i in range(math.prod(parts[0].shape[1:])))
+    how = _How(path, features, "y", likelihood, standardise, scale_target, arrays.content_hash)
+    return _dataset(how, *parts)
 
 
-LOADERS = {".npz": load_npz, ".csv": load_csv, ".csv.gz": load_csv}
+#: Ending of a file's name -> what loads it.
+LOADERS: dict[str, Callable[..., Dataset]] = {".npz": load_npz, **dict.fromkeys(ENDINGS, load_csv)}
+
+
+def loader_of(path: Path) -> Callable[..., Dataset] | None:
+    return next((load for end, load in LOADERS.items() if path.name.lower().endswith(end)), None)
 
 
 def _check_arrays(path: Path, x_name: str, x: np.ndarray, y_name: str, y: np.ndarray) -> None:
@@ -137,8 +147,8 @@ def _check_arrays(path: Path, x_name: str, x: np.ndarray, y_name: str, y: np.nda
     if y.dtype.kind not in "biufUS":
         raise DataError(f"{path}: {y_name} is {y.dtype}; expected real numbers or text labels")
     if y.ndim not in (1, 2) or len(y) != len(x) or 0 in y.shape:
-        raise DataError(f"{path}: {y_name} is {list(y.shape)}; expected [{len(x)}] or [{len(x)}, k], as many "
-                        f"rows as {x_name} {list(x.shape)}")
+        raise DataError(f"{path}: {y_name} is {list(y.shape)}; expected [{len(x)}] or [{len(x)}, k], the "
+                        f"rows of {x_name} {list(x.shape)}")
     for name, array in ((x_name, x), (y_name, y)):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             where = np.argwhere(~np.isfinite(array))[0].tolist()
@@ -150,44 +160,58 @@ def _split(x: np.ndarray, y: np.ndarray, share: float, seed: int) -> tuple[np.nd
     return x[train], y[train], x[test], y[test]
 
 
+@dataclass(frozen=True)
+class _How:
+    """What is made of the arrays of a file."""
+
+    path: Path
+    features: tuple[str, ...]
+    target: str
+    likelihood: str | None
+    standardise: bool
+    scale_target: bool
+    content_hash: str
+    ignored: tuple[str, ...] = ()
+    header: bool = True
+    are_named: bool = False  # whether features are names of columns
+
+
 def _dataset(
-    path: Path,
-    x_train: np.ndarray,
-    y_train: np.ndarray,
-    x_test: np.ndarray,
-    y_test: np.ndarray,
-    features: Sequence[str],
-    target: str,
-    likelihood: str | None,
-    standardise: bool,
-    scale_target: bool,
+    how: _How, x_train: np.ndarray, y_train: np.ndarray, x_test: np.ndarray, y_test: np.ndarray
 ) -> Dataset:
-    input_shape = x_train.shape[1:]
+    path, input_shape = how.path, x_train.shape[1:]
     x_train, x_test = (x.reshape(len(x), -1).astype(np.float64) for x in (x_train, x_test))
     y_train, y_test = (y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y for y in (y_train, y_test))
-    scaling = None
-    if standardise:
-        scaling = _mean_and_deviation(path, x_train, features)
-        x_train, x_test = ((x - scaling[0]) / scaling[1] for x in (x_train, x_test))
-    y_train, y_test, likelihood, class_names = _targets(path, y_train, y_test, target, likelihood)
-    x_train, x_test = (_single(path, x, features) for x in (x_train, x_test))
-    target_scaling = None
-    if likelihood == "gaussian" and scale_target:
-        columns = y_train.reshape(len(y_train), -1).astype(np.float64)
-        if (columns == columns[0]).all(0).any():
-            raise DataError(f"{path}, target {target!r} has one value in all training rows; expected some")
-        target_scaling = mean, deviation = columns.mean(0), columns.std(0)
-        if y_train.ndim == 1:
-            mean, deviation = mean[0], deviation[0]
-        y_train, y_test = (((y - mean) / deviation).astype(np.float32) for y in (y_train, y_test))
+    columns = _columns(how, x_train)
+    y_train, y_test, likelihood, class_names = _targets(path, y_train, y_test, how.target, how.likelihood)
+    mean = scale = None
+    if likelihood == "gaussian" and how.scale_target:
+        outputs = y_train.reshape(len(y_train), -1).astype(np.float64)
+        if (outputs == outputs[0]).all(0).any():
+            raise DataError(f"{path}, target {how.target!r} has one value in all training rows; expected some")
+        mean, scale = tuple(outputs.mean(0).tolist()), tuple(outputs.std(0).tolist())
+    target = Target(how.target if how.are_named else None, class_names, mean, scale)
+    preparation = Preparation(columns, target, how.ignored, how.header)
+    for x in (x_train, x_test):
+        _single(path, x if preparation.is_as_is else (x - preparation.mean) / preparation.scale, how.features)
+    if target.is_scaled:
+        y_train, y_test = map(preparation.scaled_target, (y_train, y_test))
     return Dataset(
-        path.name, *map(torch.from_numpy, (x_train, y_train, x_test, y_test)), likelihood,
-        classes=None if class_names is None else len(class_names),
-        class_names=class_names,
-        input_shape=tuple(input_shape),
-        scaling=None if scaling is None else tuple(map(torch.from_numpy, scaling)),
-        target_scaling=None if target_scaling is None else tuple(map(torch.from_numpy, target_scaling)),
+        path.name, torch.from_numpy(preparation.encode(x_train)), torch.from_numpy(y_train),
+        torch.from_numpy(preparation.encode(x_test)), torch.from_numpy(y_test), likelihood,
+        n_classes=None if class_names is None else len(class_names),
+        input_shape=tuple(input_shape), preparation=preparation,
+        source=Source(str(path), content_hash=how.content_hash),
     )
+
+
+def _columns(how: _How, x_train: np.ndarray) -> Sequence[Column]:
+    if not how.standardise:
+        names = how.features if how.are_named else None
+        return Preparation.as_is(len(how.features), names=names).columns
+    mean, scale = _mean_and_deviation(how.path, x_train, how.features)
+    names = how.features if how.are_named else [None] * len(how.features)
+    return [Column(n, mean=m, scale=s) for n, m, s in zip(names, mean.tolist(), scale.tolist())]
 
 
 def _single(path: Path, values: np.ndarray, columns: Sequence[str]) -> np.ndarray:

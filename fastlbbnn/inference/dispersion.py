@@ -17,23 +17,26 @@ Everything that the bound needs is closed:
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._util.checks import check_positive_int
-from .likelihoods import Gaussian, Likelihood, fit_target
+from .families import Gaussian
+from .likelihoods import LIKELIHOODS, Likelihood, align
 
 
-class GaussianDispersion(nn.Module, Likelihood):
-    """A Gaussian likelihood with a learned variance, for ``elbo(..., likelihood=...)``.
+@LIKELIHOODS.register("gaussian-dispersion")
+class GaussianDispersion(Likelihood, nn.Module):
+    """A Gaussian likelihood with a learned variance.
 
-        noise = GaussianDispersion(n_values=y.numel())
-        optimizer = fastlbbnn.Adam(fastlbbnn.param_groups(nn.ModuleList([model, noise]), weights=1e-2))
-        optimizer.backward_step(fastlbbnn.elbo(model, x, y, n_data=len(x), likelihood=noise).loss)
+        fastlbbnn.set_likelihood(model, GaussianDispersion(n_values=y.numel()))
+        optimizer = fastlbbnn.Adam(fastlbbnn.param_groups(model, weights=1e-2))
+        optimizer.backward_step(fastlbbnn.elbo(model, x, y, n_data=len(x)).loss)
 
-    The bound then has its KL, too. Its parameters are ``log_variance``, log(b/a), and ``log_shape``,
-    log(a): how large the variance is, and how sure that is.
+    The bound then has its KL, too. Its parameters, which the model owns from then on, are ``log_variance``,
+    log(b/a), and ``log_shape``, log(a): how large the variance is, and how sure that is.
 
     Args:
         outputs: 1 is one variance for all outputs of the network; else one for each of them.
@@ -44,6 +47,8 @@ class GaussianDispersion(nn.Module, Likelihood):
             known beforehand and its gradient has no noise: with ``n_values`` it starts there and stays;
             without, it is learned.
     """
+
+    name = "gaussian-dispersion"
 
     def __init__(
         self,
@@ -124,17 +129,19 @@ class GaussianDispersion(nn.Module, Likelihood):
             raise ValueError(
                 f"output is {list(output.shape)}; expected a last axis of {self.outputs}, a variance each"
             )
-        return (output - fit_target(output, target)).square()
+        return (output - align(output, target)).square()
 
-    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+    def values_log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """E_q(phi)[log N(y; f, phi)] of every value, in the shape of ``output``."""
         square = self._square(output, target)
         log_phi, precision = self.expectations()
         constant = log_phi + math.log(2.0 * math.pi)
         return -0.5 * (constant.to(square.dtype) + precision.to(square.dtype) * square)
 
-    # nn.Module's call, which runs hooks, and not the one of Likelihood.
-    __call__ = nn.Module.__call__
+    def expected_log_prob(self, output: Tensor, target: Tensor) -> Tensor:
+        values = self.values_log_prob(output, target)
+        axes = max(target.dim(), 2)  # a last axis of one may have been left out
+        return values.flatten(1 - axes).sum(-1)
 
     def log_prob(self, output: Tensor, target: Tensor) -> Tensor:
         """log of E_q(phi) N(y; f, phi), the predictive density of each observation given f: [..., n].
@@ -144,9 +151,10 @@ class GaussianDispersion(nn.Module, Likelihood):
             log Gamma(a + d/2) - log Gamma(a) - d/2 log(2 pi b) - (a + d/2) log(1 + sum (y - f)^2 / (2 b))
         """
         square = self._square(output, target).double()
-        d = output.shape[-1] if self.outputs == 1 else 1
-        if self.outputs == 1:
-            square = square.sum(-1, keepdim=True)
+        # [..., n, values that share a variance, variances]
+        square = square.flatten(1 - max(target.dim(), 2)).unflatten(-1, (-1, self.outputs))
+        d = square.shape[-2]
+        square = square.sum(-2)
         a, b = self.posterior()
         constant = torch.lgamma(a + 0.5 * d) - torch.lgamma(a) - 0.5 * d * (2.0 * math.pi * b).log()
         return (constant - (a + 0.5 * d) * torch.log1p(square / (2.0 * b))).sum(-1).to(output.dtype)
@@ -177,3 +185,23 @@ class GaussianDispersion(nn.Module, Likelihood):
 
     def extra_repr(self) -> str:
         return f"{self.outputs}, prior={self.prior}"
+
+    # --- on paper ------------------------------------------------------------------------------
+
+    def to_config(self) -> dict[str, Any]:
+        """With the posterior of the variance as it is: log(b/a) and log(a), of each output."""
+        return {
+            "name": self.name, "outputs": self.outputs, "prior": list(self.prior),
+            "log_variance": self.log_variance.tolist(), "log_shape": self.log_shape.tolist(),
+        }
+
+    @classmethod
+    def from_settings(cls, settings: dict[str, Any]) -> GaussianDispersion:
+        posterior = {key: settings.pop(key) for key in ("log_variance", "log_shape") if key in settings}
+        if "prior" in settings:
+            settings["prior"] = tuple(settings["prior"])
+        made = cls(**settings)
+        with torch.no_grad():
+            for key, values in posterior.items():
+                getattr(made, key).copy_(torch.tensor(values, dtype=torch.float64))
+        return made

@@ -10,8 +10,9 @@ log-likelihood, summed, plus the share of the KL that belongs to the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+import math
+import operator
+from typing import Any, Literal, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,16 @@ from .._util.checks import check_samples
 from ..nn.layer import BayesianLayer, bayesian_layers
 from ..nn.modes import WeightMode
 from ..nn.passes import Recorded, expand_samples, recorded_pass
-from .likelihoods import negative_log_likelihood
-
-Likelihood = str | Callable[[Tensor, Tensor], Tensor]
+from .draws import call, used_repeatedly, works_on_last_axis
+from .likelihoods import (
+    Likelihood,
+    LogLikelihood,
+    check_not_nan,
+    likelihood_of,
+    negative_log_likelihood,
+    stated_likelihood,
+)
+from .watch import watch
 
 
 def _layers_or_raise(model: nn.Module) -> list[BayesianLayer]:
@@ -40,17 +48,20 @@ def kl(model: nn.Module, likelihood: Likelihood | None = None) -> Tensor:
 
     Layers whose KL needs a draw (random logits of the indicators, for one) estimate it with a fresh one.
 
-    With that of a ``likelihood`` that has parameters of its own, and a ``kl()`` of them.
+    With that of a likelihood that has parameters of its own: the model's, or the one given.
     """
-    return _sum_kl(_layers_or_raise(model), Recorded(), likelihood)
+    own = stated_likelihood(model) if likelihood is None else likelihood
+    return _sum_kl(_layers_or_raise(model), Recorded(), own)
 
 
-def _sum_kl(
-    layers: list[BayesianLayer], recorded: Recorded, likelihood: Likelihood | None
-) -> Tensor:
+def _sum_kl(layers: list[BayesianLayer], recorded: Recorded, likelihood: object) -> Tensor:
     """What layers left on the way, what the others compute now, and the likelihood's."""
     total = recorded.total_kl(layers)
-    return total + likelihood.kl() if hasattr(likelihood, "kl") else total
+    if isinstance(likelihood, Likelihood) and isinstance(likelihood, nn.Module):
+        own = likelihood.kl()
+        if own is not None:
+            total = total + own
+    return total
 
 
 class ELBO:
@@ -98,11 +109,11 @@ class ELBO:
 
 def elbo(
     model: nn.Module,
-    x: Tensor,
+    x: Any,
     target: Tensor,
     *,
-    n_data: int,
-    likelihood: Likelihood = "categorical",
+    n_data: SupportsIndex,
+    likelihood: str | Likelihood | LogLikelihood | None = None,
     samples: int = 1,
     mode: WeightMode | str | None = None,
     kl: Literal["closed", "sampled"] = "closed",
@@ -111,36 +122,115 @@ def elbo(
     """Estimate the evidence lower bound of ``model`` from one batch.
 
     Args:
-        model: any module with Bayesian layers in it; called once.
-        x, target: the batch; their first axis counts observations.
+        model: any module with Bayesian layers in it.
+        x: the model's input, a tensor (or a tuple or mapping of arguments).
+        target: the batch's targets; their first axis counts observations.
         n_data: observations in the whole training set, which the KL is shared among.
-        likelihood: "categorical", "bernoulli", "gaussian", "poisson", or a function of
-            ``(output, target)`` that gives log-likelihoods (any shape; summed). An object with
-            parameters of its own has a ``kl()`` of them, in nats, which is added to the layers'.
-        samples: draws of the weights (M in the paper), all in one call.
+        likelihood: None is what the model states (``fastlbbnn.set_likelihood``). Else a name, a
+            ``Likelihood``, or a function of ``(output, target)`` that gives the log-likelihood of every
+            observation, [M], neither averaged nor summed.
+        samples: draws of the weights (M in the paper). Networks that work on the last axis alone take
+            all of them in one call, others are called once per draw.
         mode: as in ``fastlbbnn.weights``; None: what ``train()`` or ``eval()`` implies.
         kl: "closed" form (default), or the paper's "sampled" estimate, which is slow here.
         generator: where seeds come from.
     """
-    check_samples(samples)
-    if isinstance(n_data, bool) or not isinstance(n_data, int):
-        raise TypeError(f"n_data={n_data!r} is a {type(n_data).__name__}; expected a positive int")
-    if n_data < 1:
-        raise ValueError(f"n_data={n_data}; expected the size of the training set, at least 1")
-    batch = x.shape[0]
-    if batch == 0:
-        raise ValueError(f"x is {list(x.shape)}: an empty batch has no likelihood")
-    if target.shape[0] != batch:
-        raise ValueError(f"x has {batch} observations and target {target.shape[0]}; expected as many")
+    if samples != 1:
+        check_samples(samples)
+    if not isinstance(target, Tensor):
+        target = torch.as_tensor(target)
+    if not isinstance(x, Tensor) and hasattr(x, "__array__"):
+        raise TypeError(
+            f"x is a {type(x).__name__}; expected a tensor (torch.as_tensor(x, dtype=torch.float32))"
+        )
+    if target.dim() == 0 or target.shape[0] == 0:
+        raise ValueError(f"target is {list(target.shape)}: an empty batch has no likelihood")
+    batch = target.shape[0]
+    n_data = n_data if type(n_data) is int else _integer(n_data)
+    if n_data < batch:
+        raise ValueError(
+            f"n_data={n_data} with a batch of {batch}; expected the size of the whole training set, in "
+            "observations (not batches), which share the KL"
+        )
+    if likelihood is None:
+        likelihood = likelihood_of(model)
 
     layers = _layers_or_raise(model)
-    several = None if samples == 1 else samples
-    with recorded_pass(mode, samples=several, generator=generator, kl=kl) as recorded:
-        output = model(x if several is None else expand_samples(x, samples))
-        total = _sum_kl(layers, recorded, likelihood)
-    if several is None:
+    if samples == 1:
+        with recorded_pass(mode, generator=generator, kl=kl) as recorded:
+            output = model(x) if isinstance(x, Tensor) else call(model, x)
+            total = _sum_kl(layers, recorded, likelihood)
+        if isinstance(output, Tensor) and output.shape[:1] != target.shape[:1]:
+            raise _other_batch(x, output, target)
         nll = negative_log_likelihood(output, target, likelihood)
+    elif isinstance(x, Tensor) and works_on_last_axis(model):
+        with recorded_pass(mode, samples=samples, generator=generator, kl=kl) as recorded:
+            output = model(expand_samples(x, samples))
+            total = _sum_kl(layers, recorded, likelihood)
+        if output.shape[1:2] != target.shape[:1]:
+            raise _other_batch(x, output[0], target)
+        if isinstance(likelihood, str | Likelihood):
+            repeated = expand_samples(target, samples).flatten(0, 1)
+            nll = negative_log_likelihood(output.flatten(0, 1), repeated, likelihood) / samples
+        else:  # a function knows of no draws
+            nll = torch.stack([negative_log_likelihood(one, target, likelihood) for one in output]).mean()
     else:
-        repeated = expand_samples(target, samples).flatten(0, 1)
-        nll = negative_log_likelihood(output.flatten(0, 1), repeated, likelihood) / samples
+        output, nll, total = _draw_after_draw(
+            model, layers, x, target, likelihood, samples, mode, kl, generator
+        )
+    if nll.device.type == "cpu" and not torch.compiler.is_compiling() and not math.isfinite(nll.item()):
+        _explain(x, target)
+    if isinstance(likelihood, nn.Module):
+        watch(likelihood, layers)
     return ELBO(nll, total, batch, n_data, output)
+
+
+def _draw_after_draw(
+    model: nn.Module,
+    layers: list[BayesianLayer],
+    x: Any,
+    target: Tensor,
+    likelihood: str | Likelihood | LogLikelihood,
+    samples: int,
+    mode: WeightMode | str | None,
+    kl: Literal["closed", "sampled"],
+    generator: torch.Generator | None,
+) -> tuple[Any, Tensor, Tensor]:
+    """Outputs [samples, ...], the mean negative log-likelihood and the mean KL."""
+    outputs, nlls, totals = [], [], []
+    with used_repeatedly(layers):
+        for _ in range(samples):
+            with recorded_pass(mode, generator=generator, kl=kl) as recorded:
+                output = call(model, x)
+                totals.append(_sum_kl(layers, recorded, likelihood))
+            if isinstance(output, Tensor) and output.shape[:1] != target.shape[:1]:
+                raise _other_batch(x, output, target)
+            nlls.append(negative_log_likelihood(output, target, likelihood))
+            outputs.append(output)
+    output = torch.stack(outputs) if isinstance(outputs[0], Tensor) else outputs
+    return output, torch.stack(nlls).mean(), torch.stack(totals).mean()
+
+
+def _integer(n_data: object) -> int:
+    """An int, also from numpy's."""
+    try:
+        if not isinstance(n_data, bool):
+            return operator.index(n_data)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise TypeError(f"n_data={n_data!r} is a {type(n_data).__name__}; expected a positive int")
+
+
+def _other_batch(x: Any, output: Tensor, target: Tensor) -> ValueError:
+    given = f"x is {list(x.shape)}, " if isinstance(x, Tensor) else ""
+    return ValueError(
+        f"{given}the output {list(output.shape)} and the target {list(target.shape)}; expected outputs and "
+        "targets whose first axis counts the observations"
+    )
+
+
+def _explain(x: Any, target: Tensor) -> None:
+    """ValueError if it is the data that make the likelihood infinite or nan."""
+    for name, values in (("x", x), ("target", target)):
+        if isinstance(values, Tensor):
+            check_not_nan(name, values)

@@ -1,14 +1,11 @@
-"""``python -m fastlbbnn.machine.info``: versions, the machine, and the state of every backend."""
+"""Versions, the machine, and the state of every backend: what `fastlbbnn info` shows."""
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
-import torch
-
-from .. import __version__, ops
 from ..ops.backends import BACKENDS
+from .describe import describe, in_words
 
 
 def backend_states() -> dict[str, str | None]:
@@ -16,46 +13,34 @@ def backend_states() -> dict[str, str | None]:
     return {name: backend.unavailable() for name, backend in BACKENDS.items()}
 
 
-def cpu_kernels() -> str | None:
-    """The instruction set that the C++ kernels use here; None without them."""
-    if BACKENDS["cpp"].unavailable() is not None:
-        return None
-    assert ops  # defines the operator's schema
-    return torch.ops.fastlbbnn.cpu_capability()
-
-
 def sparse_states() -> dict[str, str | None]:
     """Library of selected networks -> None when it runs here, else why not and what to do."""
-    from ..sparse.engines import cuda
-    from ..sparse.engines import native as _library
+    from ..sparse.engines import cuda, native
 
-    return {"cpu": _library.unavailable(), "cuda": cuda.unavailable()}
+    return {"cpu": native.unavailable(), "cuda": cuda.unavailable()}
 
 
 def as_dict() -> dict[str, Any]:
-    """What ``main`` prints, as plain data; a backend that is on has None for the reason why not."""
-    return {
-        "fastlbbnn": __version__, "torch": torch.__version__, "python": platform.python_version(),
-        "machine": platform.machine(), "threads": torch.get_num_threads(), "cpu_kernels": cpu_kernels(),
-        "backends": backend_states(), "selected_networks": sparse_states(),
-    }  # fmt: skip
+    """A backend that is on has None for the reason why not."""
+    return {**describe(), "backends": backend_states(), "selected_networks": sparse_states()}
 
 
-def main() -> None:
-    print(f"fastlbbnn {__version__}, torch {torch.__version__}, Python {platform.python_version()}")
-    print(f"{platform.machine()}, {torch.get_num_threads()} threads")
-    print("backends, fastest first:")
-    for name, reason in backend_states().items():
-        backend = BACKENDS[name]
+def in_text() -> str:
+    """The same for readers."""
+    about = as_dict()
+    commit = f" ({about['commit']})" if "commit" in about else ""
+    lines = [
+        f"fastlbbnn {about['fastlbbnn']}{commit}, torch {about['torch']}, Python {about['python']}",
+        f"{in_words(about)}, {about['threads']} threads",
+        "backends, fastest first:",
+    ]
+    for name, reason in about["backends"].items():
         if reason is None:
-            kernels = f" [{cpu_kernels()}]" if name == "cpp" else ""
-            print(f"  {name:<10} on    {backend.describes}{kernels}")
+            kernels = f" [{about['cpu_kernels']}]" if name == "cpp" else ""
+            lines.append(f"  {name:<10} on    {BACKENDS[name].describes}{kernels}")
         else:
-            print(f"  {name:<10} OFF   {reason}")
-    print("selected networks (fastlbbnn.select):")
-    for name, reason in sparse_states().items():
-        print(f"  {name:<10} " + ("on" if reason is None else f"OFF   {reason}"))
-
-
-if __name__ == "__main__":
-    main()
+            lines.append(f"  {name:<10} OFF   {reason}")
+    lines.append("selected networks (fastlbbnn.select):")
+    for name, reason in about["selected_networks"].items():
+        lines.append(f"  {name:<10} " + ("on" if reason is None else f"OFF   {reason}"))
+    return "\n".join(lines)

@@ -1,8 +1,8 @@
 """What to run first on a new machine: are the kernels right here, and how fast are they?
 
-    python -m fastlbbnn.machine.selfcheck                 everything, a few minutes
-    python -m fastlbbnn.machine.selfcheck --quick         small shapes, without timings
-    python -m fastlbbnn.machine.selfcheck --json report.json     one file to attach to a report
+    python -m fastlbbnn selfcheck                     everything, a few minutes
+    python -m fastlbbnn selfcheck --quick             small shapes, without timings
+    python -m fastlbbnn selfcheck --json report.json  one file to attach to a report
 
 1. Every operator of every backend (Triton on the GPU, C++ on the CPU), forward and all gradients,
    in every precision, against the reference in float64. An error may be twice that of plain PyTorch
@@ -18,23 +18,23 @@ and their timings would mean nothing, so they are not taken. Exit status: 0 if e
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from .. import __version__
-from .._util.files import replace_file
 from ..ops.backends import BACKENDS
+from .describe import describe
+
+DEVICES = ("auto", "cuda", "cpu")
 
 #: Why a precision is left out under Triton's interpreter.
 _INTERPRETER_GAPS = {
@@ -43,58 +43,33 @@ _INTERPRETER_GAPS = {
 }
 
 
-def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m fastlbbnn.machine.selfcheck",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="small shapes, no timings")
-    parser.add_argument("--json", type=Path, help="write the report to this file")
-    parser.add_argument(
-        "--device", choices=("auto", "cuda", "cpu"), default="auto",
-        help="auto: the GPU if there is one (ROCm devices are called cuda too), and the CPU",
-    )  # fmt: skip
-    parser.add_argument("--backend", nargs="+", help="only these, e.g. --backend triton")
-    parser.add_argument("--width", type=int, default=None, help="of the timed layer")
-    parser.add_argument("--batch", type=int, nargs="+", default=None, help="of the timed layer")
-    args = parser.parse_args(argv)
-    if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch sees no GPU (check nvidia-smi and torch.version.cuda)")
-    if args.width is not None and args.width < 16:
-        parser.error(f"--width {args.width}: expected at least 16")
-    if args.batch is not None and min(args.batch) < 1:
-        parser.error(f"--batch {args.batch}: expected at least 1")
-    if args.json is not None and not args.json.resolve().parent.is_dir():
-        parser.error(f"--json {args.json}: the folder does not exist")
-    return args
+@dataclass(frozen=True)
+class Options:
+    """What is checked and timed."""
 
+    #: Small shapes, no timings.
+    quick: bool = False
+    #: "auto": the GPU if there is one (ROCm devices are called cuda too), and the CPU.
+    device: str = "auto"
+    #: Only these backends; empty: all.
+    backends: tuple[str, ...] = ()
+    #: Of the timed layer; None: what fits the device.
+    width: int | None = None
+    batches: tuple[int, ...] = ()
 
-def describe_machine(device: torch.device) -> dict[str, Any]:
-    import importlib.util
-
-    found: dict[str, Any] = {
-        "fastlbbnn": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "system": platform.platform(),
-        "threads": torch.get_num_threads(),
-        "cuda": torch.version.cuda,
-        "hip": torch.version.hip,
-        "device": "cpu",
-    }
-    if importlib.util.find_spec("triton") is not None:
-        import triton
-
-        found["triton"] = triton.__version__
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        found["device"] = properties.name
-        found["processors"] = properties.multi_processor_count
-        found["memory_bytes"] = properties.total_memory
-        found["capability"] = ".".join(map(str, torch.cuda.get_device_capability(device)))
-    return found
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ValueError(f"device={self.device!r}; expected one of {', '.join(DEVICES)}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device='cuda': torch sees no GPU (check nvidia-smi and torch.version.cuda)")
+        unknown = sorted(set(self.backends) - set(BACKENDS))
+        if unknown:
+            known = ", ".join(b for b in BACKENDS if b != "reference")
+            raise ValueError(f"backend {', '.join(unknown)} is not known; expected {known}")
+        if self.width is not None and self.width < 16:
+            raise ValueError(f"width={self.width}; expected at least 16")
+        if any(batch < 1 for batch in self.batches):
+            raise ValueError(f"batches={list(self.batches)}; expected at least 1")
 
 
 def precisions(
@@ -111,19 +86,15 @@ def precisions(
 
 
 def plan(
-    args: argparse.Namespace, device: torch.device
+    options: Options, device: torch.device
 ) -> tuple[list[tuple[str, torch.device]], dict]:
     """(backend, device) pairs to check, and backends that are not, with the reason."""
     devices = (
-        [device] if args.device != "auto" or device.type == "cpu" else [device, torch.device("cpu")]
+        [device] if options.device != "auto" or device.type == "cpu" else [device, torch.device("cpu")]
     )
-    unknown = set(args.backend or ()) - set(BACKENDS)
-    if unknown:
-        known = ", ".join(b for b in BACKENDS if b != "reference")
-        raise SystemExit(f"--backend {' '.join(sorted(unknown))}: not known; expected {known}")
     pairs, skipped = [], {}
     for name, backend in BACKENDS.items():
-        if name == "reference" or (args.backend and name not in args.backend):
+        if name == "reference" or (options.backends and name not in options.backends):
             continue
         reason = backend.unavailable()
         for candidate in devices:
@@ -175,7 +146,7 @@ def _verdict(row: dict) -> str:
     return f"{row['where']} is off by {row['worst']:.2f} times what is allowed"
 
 
-def run_timings(args: argparse.Namespace, pairs, interpreted: bool) -> dict[str, Any]:
+def run_timings(options: Options, pairs, interpreted: bool) -> dict[str, Any]:
     from tqdm import tqdm
 
     from . import selfcheck_timing as timing
@@ -185,14 +156,14 @@ def run_timings(args: argparse.Namespace, pairs, interpreted: bool) -> dict[str,
         if backend == "triton" and interpreted:
             continue
         on_gpu = device.type == "cuda"
-        peak = timing.copy_bandwidth(device, args.quick)
+        peak = timing.copy_bandwidth(device, options.quick)
         found[str(device)] = {
             "copy_bytes_per_second": peak,
             "published_bytes_per_second": timing.published_bandwidth(device),
             "launch_seconds": timing.launch_seconds(device),
         }
-        width = args.width or (4096 if on_gpu else 1024)
-        batches = args.batch or ([128, 1024] if on_gpu else [128])
+        width = options.width or (4096 if on_gpu else 1024)
+        batches = list(options.batches) or ([128, 1024] if on_gpu else [128])
         dtypes = [torch.float32, torch.bfloat16] if on_gpu else [torch.float32]
         previous = torch.get_float32_matmul_precision()
         # On a GPU, float32 layers multiply in tf32, all of them.
@@ -246,7 +217,7 @@ def print_report(report: dict[str, Any]) -> None:
         )
 
 
-def interpreted_report(args: argparse.Namespace) -> dict[str, Any]:
+def interpreted_report(options: Options) -> dict[str, Any]:
     """The report on the Triton kernels in Triton's interpreter, from a process of its own.
 
     Triton decides when the kernels are imported whether they are interpreted; they then serve CPU
@@ -255,8 +226,8 @@ def interpreted_report(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "report.json"
         command = [
-            sys.executable, "-m", "fastlbbnn.machine.selfcheck", "--device", "cpu", "--backend", "triton",
-            "--json", str(out), *(["--quick"] if args.quick else []),
+            sys.executable, "-m", "fastlbbnn", "selfcheck", "--device", "cpu", "--backend", "triton",
+            "--json", str(out), *(["--quick"] if options.quick else []),
         ]  # fmt: skip
         environment = {**os.environ, "TRITON_INTERPRET": "1"}
         subprocess.run(command, env=environment, stdout=subprocess.DEVNULL)
@@ -269,44 +240,34 @@ def interpreted_report(args: argparse.Namespace) -> dict[str, Any]:
     return {"checks": [failure], "skipped": {}, "notes": []}
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = _arguments(argv)
-    has_gpu = torch.cuda.is_available() and args.device != "cpu"
+def check_machine(options: Options) -> dict[str, Any]:
+    """Check and time what ``options`` ask for; prints what it finds and returns the report, ``ok`` or not."""
+    has_gpu = torch.cuda.is_available() and options.device != "cpu"
     device = torch.device("cuda" if has_gpu else "cpu")
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     report: dict[str, Any] = {
-        "machine": describe_machine(device), "interpreted": not has_gpu, "quick": args.quick,
+        "machine": describe(device), "interpreted": not has_gpu, "quick": options.quick,
     }  # fmt: skip
     about = report["machine"]
-    print(f"fastlbbnn {__version__}, torch {torch.__version__}, on {about['device']}")
-    pairs, report["skipped"] = plan(args, device)
-    report["checks"], report["notes"] = run_checks(pairs, interpreted, args.quick)
-    wanted = "triton" in (args.backend or BACKENDS) and "triton" in about
+    print(f"fastlbbnn {about['fastlbbnn']}, torch {about['torch']}, on {about['device']}")
+    pairs, report["skipped"] = plan(options, device)
+    report["checks"], report["notes"] = run_checks(pairs, interpreted, options.quick)
+    wanted = "triton" in (options.backends or BACKENDS) and "triton" in about
     if not has_gpu and not interpreted and wanted:
         print(
             "No GPU: the Triton kernels run in Triton's interpreter. Their arithmetic is checked; "
             "their timings would mean nothing and are not taken."
         )
-        child = interpreted_report(args)
+        child = interpreted_report(options)
         report["checks"] += child["checks"]
         report["notes"] += child["notes"]
         report["skipped"].pop("triton", None)
         report["skipped"].update({k: v for k, v in child["skipped"].items() if k == "triton"})
-    report["timings"] = None if args.quick else run_timings(args, pairs, interpreted)
+    report["timings"] = None if options.quick else run_timings(options, pairs, interpreted)
     # On a GPU the point is to see its kernels run.
-    missing = has_gpu and "triton" in report["skipped"] and not args.backend
+    missing = has_gpu and "triton" in report["skipped"] and not options.backends
     timed = (report["timings"] or {}).get("layers", [])
     missing = missing or any(row.get("own") for row in timed)
-    good = bool(report["checks"]) and all(row["ok"] for row in report["checks"]) and not missing
-    report["ok"] = good
+    report["ok"] = bool(report["checks"]) and all(row["ok"] for row in report["checks"]) and not missing
     print_report(report)
-    if args.json is not None:
-        with replace_file(args.json) as temporary:
-            temporary.write_text(json.dumps(report, indent=1) + "\n")
-        print(f"wrote {args.json}")
-    print("everything agrees" if good else "SOMETHING IS WRONG: see above")
-    return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return report

@@ -6,7 +6,6 @@ A ratio is taken within a round, and the median over the rounds is reported.
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..inference.elbo import bayesian_layers, elbo
+from ..inference.elbo import elbo
 from ..inference.likelihoods import negative_log_likelihood
 from ..inference.optim import Adam, param_groups
 from ..nn import MLP, GaussianLinear
-from ..nn.layer import KINDS
+from ..nn.layer import KINDS, bayesian_layers
 
 Step = Callable[[], None]
 
@@ -148,12 +147,3 @@ def parse_sizes(text: str) -> list[int]:
         raise ValueError(f"{text!r}: expected sizes such as 784-400-600-10, inputs first, outputs last")
     return sizes
 
-
-def machine() -> str:
-    name = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            name = next((line.split(":", 1)[1].strip() for line in file if "model name" in line), name)
-    except OSError:
-        pass
-    return f"{name}, torch {torch.__version__}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,12 @@ from torch.nn.modules import module as _every_module
 from .._util.dtypes import autocast
 from ..ops.dispatch import call
 from ..ops.gated_mlp import GATED_MLP
-from .layer import BayesianLayer
 from .linear import BayesianLinear, LBBNNLinear
 from .modes import WeightMode
 from .passes import Pass, current_pass
+
+if TYPE_CHECKING:
+    from ..inference.likelihoods import Likelihood
 
 
 class MLP(nn.Sequential):
@@ -31,11 +33,17 @@ class MLP(nn.Sequential):
     Args:
         sizes: inputs, hidden units, outputs.
         layer: what to build layers with: any ``BayesianLayer``, called with inputs and outputs.
+        likelihood: what the outputs say about the targets, a name or a ``Likelihood``; as with
+            ``fastlbbnn.set_likelihood``.
         **kwargs: for every layer.
     """
 
     def __init__(
-        self, *sizes: int, layer: Callable[..., BayesianLayer] = LBBNNLinear, **kwargs: Any
+        self,
+        *sizes: int,
+        layer: Callable[..., nn.Module] = LBBNNLinear,
+        likelihood: str | Likelihood | None = None,
+        **kwargs: Any,
     ) -> None:
         if len(sizes) < 2:
             raise ValueError(f"sizes={sizes}; expected at least inputs and outputs")
@@ -43,6 +51,19 @@ class MLP(nn.Sequential):
         for inputs, outputs in zip(sizes, sizes[1:]):
             modules += [layer(inputs, outputs, **kwargs), nn.ReLU()]
         super().__init__(*modules[:-1])
+        if likelihood is not None:
+            # The one thing from above that a network holds.
+            from ..inference.likelihoods import set_likelihood
+
+            set_likelihood(self, likelihood)
+
+    # A likelihood with parameters is a module of the network, and none of its layers.
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return (module for name, module in self._modules.items() if name != "likelihood")
+
+    def __len__(self) -> int:
+        return len(self._modules) - ("likelihood" in self._modules)
 
     def forward(self, x: Tensor) -> Tensor:
         current = current_pass()
@@ -93,13 +114,17 @@ class MLP(nn.Sequential):
         if current.kl == "sampled" or (mode is not None and not mode.random) or _global_hooks():
             return None
         layers: list[BayesianLinear] = []
-        for i, module in enumerate(self._modules.values()):
+        linear = False
+        for name, module in self._modules.items():
+            if name == "likelihood":
+                continue
+            linear = not linear
             if (
                 module is None or module._forward_hooks or module._forward_pre_hooks
                 or module._backward_hooks or module._backward_pre_hooks
             ):  # fmt: skip
                 return None
-            if i % 2:
+            if not linear:
                 if type(module) is not nn.ReLU:
                     return None
             elif type(module).forward is not BayesianLinear.forward or "forward" in module.__dict__:
@@ -110,8 +135,8 @@ class MLP(nn.Sequential):
                 return None
             else:
                 layers.append(module)  # type: ignore[arg-type]
-        if len(self._modules) % 2 == 0:
-            return None
+        if not linear:
+            return None  # ends with a ReLU
         if current.samples is not None and 0 < sum([l.random_logits for l in layers]) < len(layers):
             return None  # some layers draw all samples at once, others one by one
         return layers

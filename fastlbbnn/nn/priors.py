@@ -54,6 +54,10 @@ class Prior(nn.Module):
         """KL divergence of a layer from its five sums, in nats. ``blocks`` is G; 0 without gates."""
         raise NotImplementedError
 
+    def has_settled(self, limit: float) -> bool:
+        """Whether the expected inclusion probability of a prior that learns it is below ``limit``."""
+        return False
+
     def psi_parameters(self) -> Iterator[nn.Parameter]:
         """Learnable hyperparameters of psi (they have a step size of their own)."""
         return iter(())
@@ -64,10 +68,6 @@ class Prior(nn.Module):
 
     def reset_parameters(self) -> None:
         """Start anew; called by the layer's ``reset_parameters``."""
-
-    def has_settled(self, limit: float) -> bool | None:
-        """Whether learning has brought E[psi] below ``limit``; None where psi is not learned."""
-        return None
 
     def numbers(self) -> dict[str, float]:
         """What it is but for its parameters and buffers: attributes, by name, that a state restores."""
@@ -224,10 +224,6 @@ class EmpiricalBayesPrior(_HyperPrior):
             for raw, values in zip((self.raw_psi, self.raw_beta), self._start):
                 raw.copy_(torch.tensor([_inverse_softplus(v) for v in values], device="cpu"))
 
-    def has_settled(self, limit: float) -> bool:
-        a, b = softplus(self.raw_psi.detach()).tolist()
-        return a / (a + b) < limit
-
     def psi_parameters(self) -> Iterator[nn.Parameter]:
         yield self.raw_psi
 
@@ -242,6 +238,10 @@ class EmpiricalBayesPrior(_HyperPrior):
         """a_psi, b_psi, a_beta, b_beta as numbers."""
         values = (*softplus(self.raw_psi).tolist(), *softplus(self.raw_beta).tolist())
         return dict(zip(("a_psi", "b_psi", "a_beta", "b_beta"), values))
+
+    def has_settled(self, limit: float) -> bool:
+        found = self.hyperparameters()
+        return found["a_psi"] / (found["a_psi"] + found["b_psi"]) < limit
 
     def expectations(self) -> Expectations:
         return _expectations(*softplus(self.raw_psi), *softplus(self.raw_beta))

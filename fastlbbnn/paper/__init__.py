@@ -65,7 +65,7 @@ def _write_page(
     experiment: Experiment, settings: Settings, done: int, wanted: int, parts: list[Part]
 ) -> Path:
     from .._util.files import replace_file
-    from ..runs.run import versions
+    from ..machine.describe import versions
 
     about = versions()
     *others, last = settings.recipes

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Dataset, load
-from ..inference.likelihoods import as_likelihood
 from ..prediction.predict import predict
 from ..prediction.uncertainty import class_probabilities
 from ..runs import Run, load_run
@@ -96,10 +95,10 @@ class Context:
                 found.append({**_about(job), **row})
         return found
 
-    def layer_rows(self, stage: str = "trained") -> list[Row]:
+    def layer_rows(self, network: str = "trained") -> list[Row]:
         found = []
         for job in self.done:
-            found += [{**_about(job), **row} for row in self.results(job).layers if row["stage"] == stage]
+            found += [{**_about(job), **row} for row in self.results(job).layers if row["network"] == network]
         return found
 
     def timings(self) -> list[Row]:
@@ -122,7 +121,7 @@ class Context:
             p = predict(
                 network, x, mode=prediction.mode, samples=samples, average=False,
                 threshold=resolve_threshold(network),
-                transform=as_likelihood(dataset.likelihood).mean,
+                likelihood=dataset.likelihood,
                 generator=torch.Generator().manual_seed(self.settings.first_seed),
             )  # fmt: skip
         return class_probabilities(p)

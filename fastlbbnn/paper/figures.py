@@ -34,7 +34,7 @@ def histograms(ctx: Context) -> Part:
         columns: dict[str, list[Tensor | InclusionCounts]] = {}
         for dataset in ctx.datasets:
             for job in ctx.first_jobs(dataset, recipe):
-                layers = [row for row in ctx.results(job).layers if row["stage"] == "trained"]
+                layers = [row for row in ctx.results(job).layers if row["network"] == "trained"]
                 if job.recipe != recipe or not all("inclusion_counts" in row for row in layers):
                     continue
                 columns[f"{job.method}, {job.dataset_name}"] = [
@@ -82,7 +82,7 @@ def foreign_entropies(ctx: Context) -> Part:
                 if series:
                     title = f"trained on {dataset_label(name)}, shown {dataset_label(other)}"
                     panels[title] = series
-                    classes = ctx.dataset(name).classes or 0
+                    classes = ctx.dataset(name).n_classes or 0
             if panels:
                 kind = "after-post-training" if after else "trained"
                 drawing = plots.entropy_ecdfs(panels, classes=classes)
@@ -111,13 +111,13 @@ def foreign_entropies(ctx: Context) -> Part:
 def _foreign(ctx: Context, job: Any, run: Any, other: str, sparse: bool, after: bool) -> Row | None:
     """One network's predictions for its own and for the other data; None where it has no such prediction."""
     prediction = sparse_prediction(job.method) if sparse else full_prediction(job.method)
-    stage = "trained"
+    saved = "trained"
     if after:
-        stage = "post-median" if sparse and "post-median" in run.stages else "post-trained"
-    if prediction is None or stage not in run.stages:
+        saved = "post-median" if sparse and "post-median" in run.networks else "post-trained"
+    if prediction is None or saved not in run.networks:
         return None
     dataset, foreign = ctx.dataset(job.dataset), ctx.dataset(other)
-    network = run.model(stage)
+    network = run.model(saved)
     inside = ctx.draws(network, prediction, dataset.x_test, dataset, ctx.settings.samples)
     outside = ctx.draws(network, prediction, foreign.x_test, dataset, ctx.settings.samples)
     parts_in, parts_out = entropy_parts(inside), entropy_parts(outside)
@@ -127,7 +127,7 @@ def _foreign(ctx: Context, job: Any, run: Any, other: str, sparse: bool, after: 
 
     return {
         "dataset": job.dataset_name, "other": dataset_label(other), "method": job.method,
-        "recipe": job.recipe, "seed": job.seed, "network": stage,
+        "recipe": job.recipe, "seed": job.seed, "network": saved,
         "gamma": prediction.gamma, "beta": prediction.beta, "draws": len(inside),
         "entropy_in": parts_in.total.mean().item(), "entropy_out": parts_out.total.mean().item(),
         "auroc_entropy": metrics.auroc(parts_in.total, parts_out.total),
@@ -269,7 +269,7 @@ def width_study(ctx: Context) -> Part:
     """Accuracy, decisions and density against the width, full and sparse predictions side by side."""
     rows = []
     for row in ctx.rows():
-        if row["stage"] != "trained" or row["R"] != ctx.settings.samples:
+        if row["network"] != "trained" or row["R"] != ctx.settings.samples:
             continue
         full, sparse = full_prediction(row["method"]), sparse_prediction(row["method"])
         sparse = sparse or full

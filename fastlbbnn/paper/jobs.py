@@ -104,25 +104,25 @@ class Job:
         if stored is None or stored.samples != self.samples:
             return False
         # A recipe that this version has no more was run by another, and stays what it was.
-        return not self.has_recipe() or recipe_hash(stored.recipe) == recipe_hash(self._settings())
+        return not self.has_recipe() or recipe_hash(stored.recipe) == recipe_hash(self._recipe_config())
 
     def has_recipe(self) -> bool:
-        from ..runs import RECIPES
+        from ..runs import recipes_of
 
-        return self.density is not None or (self.method, self.recipe) in RECIPES
+        return self.density is not None or self.recipe in recipes_of(self.method)
 
-    def _settings(self) -> dict[str, Any]:
-        return json.loads(json.dumps(self.recipe_object().on(self.dataset_name).settings()))
+    def _recipe_config(self) -> dict[str, Any]:
+        return json.loads(json.dumps(self.recipe_object().on(self.dataset_name).to_config()))
 
     def has_folder(self) -> bool:
         """Whether the run's folder has all that is wanted of it."""
-        from ..runs.recipe import same_settings
+        from ..runs.recipe import same_config
 
         folder = Path(self.folder)
         config, results = _json(folder / "run.json"), _json(folder / "results.json")
         return (
             config is not None and config.get("status") == "finished"
-            and self.has_recipe() and same_settings(config["settings"], self._settings())
+            and self.has_recipe() and same_config(config["recipe"], self._recipe_config())
             and results is not None and results.get("samples") == self.samples
             and (folder / "timing.json").exists()
             and not (self.needs_network and self.lacks_network())
@@ -170,20 +170,20 @@ def plan(experiment: Experiment, settings: Settings, store: ResultStore | None =
         for seed in range(settings.first_seed, settings.first_seed + settings.runs)
         for dataset in datasets
         for method in methods
-        for recipe in recipes_of(method, settings.recipes, {name for m, name in kept if m == method})
+        for recipe in chosen_recipes(method, settings.recipes, {name for m, name in kept if m == method})
         for width in widths
         for density in (experiment.densities.get(dataset, (None,)) if method == "FNN-GMP" else (None,))
     ]  # fmt: skip
 
 
-def recipes_of(method: str, asked: tuple[str, ...], stored: set[str] | None = None) -> tuple[str, ...]:
+def chosen_recipes(method: str, asked: tuple[str, ...], stored: set[str] | None = None) -> tuple[str, ...]:
     """Those of the asked recipes that the method has, or had when results of it were ``stored``.
 
     If it has none of them, the one that it has.
     """
-    from ..runs import RECIPES
+    from ..runs import recipes_of
 
-    known = [name for m, name in RECIPES if m == method]
+    known = list(recipes_of(method))
     known += sorted((stored or set()) - set(known))
     return tuple(name for name in asked if name in known) or tuple(known[:1])
 

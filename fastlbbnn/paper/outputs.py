@@ -44,13 +44,13 @@ def table_rows(rows: list[Row], stage: str) -> list[Row]:
     probabilities, those of sparse models of the network that was trained on as such.
     """
     if stage != "post-trained":
-        return [row for row in rows if row["stage"] == "trained"]
-    has_sparse = {(row["dataset"], row["method"]) for row in rows if row["stage"] == "post-median"}
+        return [row for row in rows if row["network"] == "trained"]
+    has_sparse = {(row["dataset"], row["method"]) for row in rows if row["network"] == "post-median"}
     found = []
     for row in rows:
         is_sparse = row["gamma"] in ("MED", "PRN")
         own = "post-median" if is_sparse and (row["dataset"], row["method"]) in has_sparse else "post-trained"
-        if row["stage"] == own:
+        if row["network"] == own:
             found.append(row)
     return found
 
@@ -89,7 +89,7 @@ def predictions(ctx: Context) -> Part:
     wanted = "trained" if stage == "fixed-prior" else stage
     theirs = [
         row for row in ctx.authors("predictions")
-        if row["stage"] == wanted and row["dataset"] in {dataset_label(d) for d in ctx.datasets}
+        if row["network"] == wanted and row["dataset"] in {dataset_label(d) for d in ctx.datasets}
         and row["method"] in methods and row["gamma"] in _GAMMAS  # pruned FNNs have a table of their own
     ]  # fmt: skip
     found += summarise(theirs, _KEYS, MEASURES)
@@ -101,7 +101,7 @@ def predictions(ctx: Context) -> Part:
             row["against_paper"] = against(row, paper.get(_place(row), {}))
             row["paper_density"] = paper.get(_place(row), {}).get("density")
     found.sort(key=_sort_key)
-    hidden = ("stage", "epoch_seconds_rtx2080ti", "paper_density")
+    hidden = ("stage", "network", "epoch_seconds_rtx2080ti", "paper_density")
     path = write_csv(
         ctx.folder / "predictions.csv", [{k: v for k, v in r.items() if k not in hidden} for r in found]
     )
@@ -261,7 +261,7 @@ def pruning(ctx: Context) -> Part:
         run, dataset = load_run(job.folder), ctx.dataset(job.dataset)
         about = {"dataset": job.dataset_name, "seed": job.seed}
         if job.method == "FNN-GMP":
-            last = next(row for row in ctx.results(job).predictions if row["stage"] == "trained")
+            last = next(row for row in ctx.results(job).predictions if row["network"] == "trained")
             rows.append(
                 {**about, "density": job.density, "how": "gradual, retrained", "accuracy": last["accuracy"]}
             )
@@ -272,7 +272,7 @@ def pruning(ctx: Context) -> Part:
                 try:
                     if density < 1.0:
                         prune(network, density)
-                    p = predict(network, dataset.x_test, mode="mean")
+                    p = predict(network, dataset.x_test, mode="mean", likelihood=dataset.likelihood)
                     accuracy = metrics.accuracy(p, dataset.y_test)
                 except ValueError:  # so few neurons cannot be left
                     accuracy = None

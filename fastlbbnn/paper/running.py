@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from .._util.files import write_json
 from ..data import Dataset, load
 from ..machine import timing
+from ..machine.describe import in_words
 from ..runs import Run, load_run, train
 from ..runs.evaluate import evaluate_run
-from ..runs.run import write_json
 from .jobs import Job, Settings
 from .store import ResultStore
 
@@ -78,7 +79,7 @@ def measure(run: Run, dataset: Dataset, seconds: float) -> dict[str, Any]:
         "ratio": timing.ratio(times["own"], times["plain"]),
         "rounds": len(times["own"]),
         "threads": torch.get_num_threads(),
-        "machine": timing.machine(),
+        "machine": in_words(),
     }
 
 

@@ -25,20 +25,20 @@ Row = dict[str, Any]
 RUNS, PREDICTIONS, LAYERS, RECIPES = "runs.csv", "predictions.csv", "layers.csv", "recipes.json"
 
 #: What is taken from a run's ``run.json``, and from its ``timing.json`` under other names.
-_CONFIG = ("method", "dataset", "recipe", "seed", "likelihood", "n_train", "threads", "seconds")
+_CONFIG = ("method", "dataset", "seed", "likelihood", "n_train", "threads", "seconds")
 _TIMING = {
     "epoch_seconds": "timed_epoch_seconds", "fnn_epoch_seconds": "fnn_epoch_seconds", "ratio": "ratio",
     "rounds": "rounds", "threads": "timed_threads", "machine": "timed_on",
 }
-_TEXT = {"run", "method", "dataset", "recipe", "recipe_hash", "likelihood", "timed_on", "sizes", "stage",
-         "gamma", "beta", "inclusion_counts", "fastlbbnn", "torch", "python", "machine"}
+_TEXT = {"run", "method", "dataset", "recipe", "recipe_hash", "likelihood", "timed_on", "sizes", "network",
+         "gamma", "beta", "inclusion_counts", "fastlbbnn", "torch", "python", "machine", "commit", "triton"}
 
 
 #: A prediction's columns, in their order; a measure that a kind of data does not have is left out.
 _MEASURES = (
     "accuracy", "accuracy_at_095", "classified_at_095", "rmse", "nll", "ece", "coverage", "density",
 )
-_PREDICTION = ("stage", "gamma", "beta", "threshold", "R", *_MEASURES)
+_PREDICTION = ("network", "gamma", "beta", "threshold", "R", *_MEASURES)
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Stored:
         return {name: self.about[column] for name, column in _TIMING.items()}
 
 
-def recipe_hash(settings: Mapping[str, Any]) -> str:
+def recipe_hash(config: Mapping[str, Any]) -> str:
     """Of all that decides a run; words about the recipe are not part of it."""
-    plain = {key: value for key, value in settings.items() if key != "notes"}
+    plain = {key: value for key, value in config.items() if key != "notes"}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -110,14 +110,14 @@ class ResultStore(Mapping[str, Stored]):
             for name in ("run", "results", "timing")
         )
         about = {
-            "run": run, **{key: config.get(key) for key in _CONFIG},
-            "recipe_hash": recipe_hash(config["settings"]), "sizes": "-".join(map(str, config["sizes"])),
+            "run": run, **{key: config.get(key) for key in _CONFIG}, "recipe": config["recipe"]["name"],
+            "recipe_hash": recipe_hash(config["recipe"]), "sizes": "-".join(map(str, config["sizes"])),
             "epoch_seconds": config.get("epoch_seconds"), **config["versions"],
             "n_test": results["n_test"], "samples": results["samples"],
             **{column: timing.get(name) for name, column in _TIMING.items()},
         }  # fmt: skip
         self._runs[run] = Stored(
-            about, config["settings"], [_prediction(row) for row in results["rows"]], results["layers"]
+            about, config["recipe"], [_prediction(row) for row in results["rows"]], results["layers"]
         )
 
     def write(self, folder: Path) -> list[Path]:

@@ -39,7 +39,7 @@ class Doubt(NamedTuple):
     """What is left when doubts are not counted."""
 
     accuracy: float  # among the classified; nan if there are none
-    count: int  # how many were classified
+    count: int  # type: ignore[assignment]  # how many were classified
 
 
 def doubt_accuracy(p: Tensor, y: Tensor, threshold: float = DOUBT_THRESHOLD) -> Doubt:
@@ -94,7 +94,7 @@ class Calibration(NamedTuple):
     """Observations by the confidence of their prediction; one entry a bin."""
 
     edges: Tensor  # [bins + 1]
-    count: Tensor  # [bins + 1]: the last is for a confidence of exactly 1
+    count: Tensor  # type: ignore[assignment]  # [bins + 1]: the last is for a confidence of exactly 1
     confidence: Tensor  # [bins + 1], the bin's mean; nan where it is empty
     accuracy: Tensor  # [bins + 1], likewise
 

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .._util.checks import check_positive_int, check_samples
-from ..inference.elbo import bayesian_layers
-from ..inference.likelihoods import Likelihood, as_likelihood
+from ..inference.likelihoods import Likelihood, likelihood_of
 from ..nn.modes import WeightMode
-from ..nn.passes import expand_samples, weights
-from ..structure.paths import inclusion_of_weights, warn_if_constant
+from ..structure.paths import warn_if_constant
+from .drawing import Drawing, evaluating
+from .inputs import Inputs
 
 _MEDIAN = (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN)
 
 
 def predict(
     model: nn.Module,
-    x: Tensor,
+    x: Any,
     *,
     mode: WeightMode | str = WeightMode.SAMPLED,
     samples: int = 10,
     threshold: float = 0.5,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     transform: Callable[[Tensor], Tensor] | None = None,
     batch_size: int = 1000,
     average: bool = True,
@@ -35,6 +35,9 @@ def predict(
     """Predictive distribution of ``model`` at ``x``.
 
     Args:
+        model: any module with Bayesian layers in it.
+        x: observations along the first axis: a tensor, a numpy array or a table of numbers (numbers take
+            the model's dtype), or a DataLoader of batches (of tuples the first entry counts).
         mode: what stands in for the weights; "sampled" averages over models and parameters.
         samples: draws to average (R in the paper), for modes that draw. Every batch sees the same
             draws.
@@ -42,34 +45,51 @@ def predict(
             when that leaves no path from an input to an output (``fastlbbnn.resolve_threshold`` finds the
             closest threshold that does).
         likelihood: says what is averaged, the means of the responses: class probabilities of
-            "categorical" and "bernoulli", values of "gaussian", rates of "poisson".
-        transform: instead of that, a function of the network's output.
+            "categorical" and "bernoulli", values of "gaussian", rates of "poisson". None is what the model
+            states (``fastlbbnn.set_likelihood``).
+        transform: instead of that, a function of the network's outputs ``[draws, n, ...]``.
         batch_size: observations at a time.
         average: mean over the samples ``[len(x), ...]``; else all of them ``[samples, len(x), ...]``.
         generator: where the seed comes from.
 
-    The model's ``training`` flag is left as it was; dropout and the like are off.
+    Dropout and the like are off; each module's ``training`` flag is left as it was.
     """
-    use = as_likelihood(likelihood).mean if transform is None else transform
+    use = likelihood_of(model, likelihood).mean if transform is None else transform
     _warn_if_constant(model, mode, threshold)
-    result = torch.cat(
-        _each_batch(
-            model, x, lambda output, _: use(output), mode, samples, threshold, batch_size, generator
-        ),
-        dim=1,
-    )
-    return result.mean(0) if average else result
+    inputs, drawing = _start(model, x, mode, samples, threshold, batch_size, generator)
+    results = []
+    with torch.no_grad(), evaluating(model):
+        for batch, _ in inputs:
+            chunks = (_of_rows(use(outputs), inputs, batch) for outputs in drawing.chunks(batch))
+            if not average:
+                results.append(torch.cat(list(chunks)))
+            elif drawing.draws == 1:
+                results.append(next(chunks)[0])
+            else:
+                results.append(_mean(chunks, drawing.draws))
+    return torch.cat(results, dim=0 if average else 1)
+
+
+def _mean(chunks: Any, draws: int) -> Tensor:
+    """Mean over the first axis of all chunks together."""
+    first = next(chunks)
+    if len(first) == draws:
+        return first.mean(0)
+    total = first.sum(0)
+    for chunk in chunks:
+        total += chunk.sum(0)
+    return total / draws
 
 
 def log_prob_draws(
     model: nn.Module,
-    x: Tensor,
-    y: Tensor,
+    x: Any,
+    y: Any,
     *,
     mode: WeightMode | str = WeightMode.SAMPLED,
     samples: int = 100,
     threshold: float = 0.5,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     batch_size: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -78,20 +98,27 @@ def log_prob_draws(
     Parameters of the likelihood are drawn, too; in the modes without draws they are a point estimate.
     For ``metrics.nll_of_draws``, ``criteria.waic`` and ``criteria.dic``. Other arguments: ``predict``.
     """
+    if not hasattr(x, "__getitem__") or not hasattr(x, "__len__"):
+        raise TypeError(f"x is a {type(x).__name__}; expected a tensor, an array or a table of numbers")
     if len(x) != len(y):
-        raise ValueError(f"x has {len(x)} observations and y {len(y)}; expected as many")
-    family = as_likelihood(likelihood)
+        raise ValueError(f"x has {len(x)} observations and y {len(y)}; expected the same number")
+    y = y if isinstance(y, Tensor) else torch.as_tensor(y)
+    family = likelihood_of(model, likelihood)
     if WeightMode(mode).random:
         check_samples(samples)
-        family = family.draw(samples, generator)
+        drawn = family.draw(samples, generator)
     else:
-        family = family.plug_in()
+        drawn = family.plug_in()
     _warn_if_constant(model, mode, threshold)
-    parts = _each_batch(
-        model, x, lambda output, rows: family.log_prob(output, y[rows]), mode, samples, threshold,
-        batch_size, generator,
-    )
-    return torch.cat(parts, dim=1)
+    inputs, drawing = _start(model, x, mode, samples, threshold, batch_size, generator)
+    results = []
+    with torch.no_grad(), evaluating(model):
+        for batch, rows in inputs:
+            outputs = _of_rows(drawing.outputs(batch), inputs, batch)
+            target = family.fit(outputs[0], y[rows])
+            family.check_values(outputs[0], target)
+            results.append(drawn.log_prob(outputs, target))
+    return torch.cat(results, dim=1)
 
 
 class Interval(NamedTuple):
@@ -104,7 +131,7 @@ class Interval(NamedTuple):
 
 def predict_interval(
     model: nn.Module,
-    x: Tensor,
+    x: Any,
     *,
     level: float = 0.9,
     of: Literal["mean", "response"] = "mean",
@@ -112,7 +139,7 @@ def predict_interval(
     samples: int = 100,
     responses: int = 1000,
     threshold: float = 0.5,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     batch_size: int = 1000,
     generator: torch.Generator | None = None,
 ) -> Interval:
@@ -136,7 +163,7 @@ def predict_interval(
     check_samples(samples)
     check_positive_int("responses", responses)
     mode = WeightMode(mode)
-    family = as_likelihood(likelihood)
+    family = likelihood_of(model, likelihood)
     if of == "mean" and not mode.random:
         raise ValueError(
             f"mode={mode.value!r} makes no draws, so its mean has no interval; use 'sampled' or 'median'"
@@ -148,21 +175,48 @@ def predict_interval(
         )
     _warn_if_constant(model, mode, threshold)
 
-    draws = samples if mode.random else 1
-    repeats = -(-responses // draws)
-    noise = torch.Generator(device=x.device)
+    repeats = -(-responses // (samples if mode.random else 1))
+    noise_seed = int(torch.randint(0, 2**62, (), generator=generator))
+    inputs, drawing = _start(model, x, mode, samples, threshold, batch_size, generator)
+    noise = torch.Generator(device=inputs.device).manual_seed(noise_seed)
+    tail = 0.5 * (1.0 - level)
+    results = []
+    with torch.no_grad(), evaluating(model):
+        drawn = family.draw(drawing.draws * repeats, noise) if of == "response" else family
+        for batch, _ in inputs:
+            outputs = _of_rows(drawing.outputs(batch), inputs, batch)
+            mean = values = family.mean(outputs)
+            if of == "response":
+                values = drawn.sample(outputs.repeat_interleave(repeats, 0), noise)
+            results.append(_equal_tailed(mean, values, tail))
+    return Interval(*torch.cat(results, dim=1))
+
+
+@torch.no_grad()
+def response_interval(
+    outputs: Tensor,
+    likelihood: Likelihood,
+    level: float,
+    *,
+    responses: int = 1000,
+    batch_size: int = 1000,
+    generator: torch.Generator | None = None,
+) -> Interval:
+    """The predictive interval of ``predict_interval`` from outputs ``[draws, n, ...]``."""
+    repeats, tail = -(-responses // len(outputs)), 0.5 * (1.0 - level)
+    noise = torch.Generator(device=outputs.device)
     noise.manual_seed(int(torch.randint(0, 2**62, (), generator=generator)))
-    drawn = family.draw(draws * repeats, noise) if of == "response" else family
-
-    def interval(output: Tensor, _: slice) -> Tensor:
-        mean = values = family.mean(output)
-        if of == "response":
-            values = drawn.sample(output.repeat_interleave(repeats, 0), noise)
-        tail = 0.5 * (1.0 - level)
-        return torch.stack((mean.mean(0), *quantiles(values, (tail, 1.0 - tail))))
-
-    parts = _each_batch(model, x, interval, mode, samples, threshold, batch_size, generator)
+    drawn = likelihood.draw(len(outputs) * repeats, noise)
+    parts = []
+    for some in outputs.split(batch_size, 1):
+        values = drawn.sample(some.repeat_interleave(repeats, 0), noise)
+        parts.append(_equal_tailed(likelihood.mean(some), values, tail))
     return Interval(*torch.cat(parts, dim=1))
+
+
+def _equal_tailed(means: Tensor, values: Tensor, tail: float) -> Tensor:
+    """Mean over the draws and the two quantiles, [3, n, outputs]."""
+    return torch.stack((means.mean(0), *quantiles(values, (tail, 1.0 - tail))))
 
 
 def quantiles(values: Tensor, at: tuple[float, ...]) -> list[Tensor]:
@@ -186,74 +240,33 @@ def _warn_if_constant(model: nn.Module, mode: WeightMode | str, threshold: float
         pass  # not a chain of layers: its paths are not known
 
 
-@torch.no_grad()
-def _each_batch(
+def _start(
     model: nn.Module,
-    x: Tensor,
-    use: Callable[[Tensor, slice], Tensor],
+    x: Any,
     mode: WeightMode | str,
     samples: int,
     threshold: float,
     batch_size: int,
     generator: torch.Generator | None,
-) -> list[Tensor]:
-    """``use(outputs [draws, batch, ...], rows)`` for every batch; all batches see the same draws."""
+) -> tuple[Inputs, Drawing]:
     check_samples(samples)
     check_positive_int("batch_size", batch_size)
     mode = WeightMode(mode)
-    draws = samples if mode.random else 1
-    # A batch repeats the draws of the first: one generator state for all of them.
-    source = torch.Generator()
+    inputs = Inputs(model, x, batch_size)
     seed = int(torch.randint(0, 2**62, (), generator=generator))
-    training = model.training
-    model.eval()
-    try:
-        results = []
-        # An empty x is one empty batch, so that the result has its shape.
-        for begin in range(0, max(len(x), 1), batch_size):
-            rows = slice(begin, begin + batch_size)
-            source.manual_seed(seed)
-            with weights(mode, samples=draws, threshold=threshold, generator=source):
-                output = model(expand_samples(x[rows], draws))
-            results.append(use(output, rows))
-    finally:
-        model.train(training)
-    return results
+    return inputs, Drawing(model, mode, samples, threshold, seed, inputs.device)
 
 
-@torch.no_grad()
-def density(
-    model: nn.Module,
-    mode: WeightMode | str = "median-mean",
-    threshold: float = 0.5,
-    samples: int = 1,
-) -> float:
-    """Share of the network's weights (biases apart) that a prediction uses, as the paper counts it.
-
-    The posterior mean [ALL] uses all. The median model [MED] uses what has an inclusion probability above
-    ``threshold``, whatever the number of draws. R draws [SIM] use what is in at least one of them; its
-    expected share is the mean over the weights of
-
-        1 - (1 - alpha)^R,
-
-    for R = 1 the mean inclusion probability. It takes the marginal probabilities alone, so it is exact
-    for dependent indicators, too, as long as draws are independent. Layers without indicators say for
-    themselves (``BayesianLayer.density``).
-
-    Args:
-        samples: R, the draws that are averaged; matters for sampled predictions only.
-    """
-    check_samples(samples)
-    mode = WeightMode(mode)
-    drawn = mode in (WeightMode.SAMPLED, WeightMode.RELAXED)
-    total = kept = 0.0
-    for layer in bayesian_layers(model):
-        count = layer.weight_count()
-        total += count
-        if drawn and samples > 1:
-            # log1p and expm1: of many weights with tiny probabilities none is lost.
-            absent = torch.log1p(-inclusion_of_weights(layer).double()) * samples
-            kept += count * -torch.expm1(absent).mean().item()
-        else:
-            kept += count * layer.density(mode, threshold)
-    return kept / total
+def _of_rows(outputs: Tensor, inputs: Inputs, batch: Tensor) -> Tensor:
+    """``outputs`` [draws, rows, ...], if there is one for each row of the batch."""
+    if outputs.dim() < 2:
+        raise ValueError(
+            f"the model's outputs are {list(outputs.shape)} with the draws in front; expected [draws, n, ...]"
+        )
+    if outputs.shape[1] != len(batch) and not inputs.is_one_batch:
+        raise ValueError(
+            f"the model gives {outputs.shape[1]} outputs for a batch of {len(batch)} rows of x; expected one "
+            "each: the first axis of x counts observations (batch_first=True), or give all of it at once "
+            "(batch_size=len(x))"
+        )
+    return outputs

@@ -12,11 +12,42 @@ def class_probabilities(p: Tensor) -> Tensor:
     """``[..., classes]`` from probabilities of any likelihood with classes.
 
     A last axis of one, as a Bernoulli likelihood has, is the probability of class 1: it becomes
-    (1-p, p). Anything else is taken as it is.
+    (1-p, p). A longer one must sum to 1: logits do not, nor do the labels of a multi-label model, each of
+    which is a yes or no of its own (``p[..., k : k + 1]``).
     """
     if p.dim() == 0:
         raise ValueError("p is a single number; expected probabilities [..., classes]")
-    return torch.cat((1.0 - p, p), -1) if p.shape[-1] == 1 else p
+    if not p.dtype.is_floating_point:
+        raise TypeError(f"p is {p.dtype}; expected probabilities of a floating dtype")
+    if p.shape[-1] == 1:
+        _check_range(p)
+        return torch.cat((1.0 - p, p), -1)
+    total = p.sum(-1, dtype=torch.float64)
+    # Probabilities are rounded, and so are their averages.
+    if p.numel() and bool(((total - 1.0).abs() > _SLACK.get(p.dtype, 1e-3)).any()):
+        raise ValueError(
+            f"p is {list(p.shape)} and its rows sum to {total.min().item():.4g} to {total.max().item():.4g}; "
+            "expected probabilities of classes, which sum to 1. Of several labels per observation take one "
+            "at a time, p[..., k : k + 1]; of logits the softmax (fastlbbnn.predict gives probabilities)"
+        )
+    _check_range(p)
+    return p
+
+
+#: How far rows of probabilities may be from 1.
+_SLACK = {torch.bfloat16: 3e-2, torch.float16: 1e-2}
+
+
+def _check_range(p: Tensor) -> None:
+    if p.numel() == 0:
+        return
+    low, high = p.min().item(), p.max().item()
+    slack = _SLACK.get(p.dtype, 1e-3)
+    if not (low >= -slack and high <= 1.0 + slack):
+        raise ValueError(
+            f"p is between {low:.4g} and {high:.4g}; expected probabilities (of logits the softmax or the "
+            "sigmoid: fastlbbnn.predict gives probabilities)"
+        )
 
 
 def entropy(p: Tensor) -> Tensor:

@@ -1,11 +1,13 @@
 """One self-contained HTML page about a run: figures inside, nothing loaded from elsewhere.
 
-from fastlbbnn.reports import write_report
-write_report(load_run("runs/digits"), data.load("digits"), "digits.html")
+    from fastlbbnn.reports import write_report
+
+    write_report(load_run("runs/digits"), data.load("digits"), "digits.html")
 """
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from ..data import Dataset
     from ..runs import Run
 
-__all__ = ["render", "write_report"]
+__all__ = ["need_extras", "render", "write_report"]
 
 
 def write_report(
@@ -31,10 +33,11 @@ def write_report(
 
     Args:
         dataset: what the run was trained on; its test rows are predicted.
-        other: data from another domain with as many inputs, to see how the network doubts them.
+        other: data from another domain with the same number of inputs, to see how the network doubts them.
         samples: draws that the figures of single predictions and entropies average.
-        seed: of these draws.
+        seed: seed of these draws.
     """
+    need_extras()
     from .content import gather
 
     path = Path(path)
@@ -45,12 +48,19 @@ def write_report(
     return path
 
 
+def need_extras() -> None:
+    """ImportError, saying what to install, unless what draws and writes pages is there."""
+    missing = [name for name in ("jinja2", "matplotlib") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            f"a report needs {' and '.join(missing)}, not installed here: pip install {' '.join(missing)}"
+        )
+
+
 def render(content: dict[str, Any]) -> str:
     """The page from what ``content.gather`` found."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise ImportError("a report needs jinja2, which is not installed: pip install jinja2") from error
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fastlbbnn.reports", "."),
         autoescape=True,

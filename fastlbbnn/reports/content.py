@@ -13,22 +13,23 @@ from ..nn.linear import BayesianLinear
 from ..prediction import metrics
 from ..prediction.predict import predict_interval
 from ..runs import Run
+from ..runs.baseline import constant_warnings
 from ..runs.evaluate import evaluate_run, no_path_note
 from ..structure.paths import chain, inclusion_of_weights, kept_weights, resolve_threshold, structure_of
 from . import plots
+from .columns import STAGES, prediction_columns, stage_rows
 from .parts import Section, figure
 from .plots.structure import MOST_NAMES
 from .uncertain import Seen, calibration, foreign_rows, single, wrong_rows
-from .words import GAMMAS, STAGES, headline, prediction_rows, settings_rows, stage_rows
+from .words import GAMMAS, NETWORKS, headline, notes_on, settings_rows, table_of
 
 
 def gather(run: Run, dataset: Dataset, *, other: Dataset | None, samples: int, seed: int) -> dict[str, Any]:
     """Everything that the page's template needs."""
     results = run.results or evaluate_run(run, dataset)
-    stage = run.stages[0]
-    network = run.model(stage)
+    network = run.model(run.networks[0])
     sections = [_predictions(results, dataset), _training(run), _structure(network, dataset)]
-    if dataset.classes is not None:
+    if dataset.n_classes is not None:
         seen = Seen(run, network, dataset, samples, seed)
         sections += [calibration(seen), single(seen), wrong_rows(seen), foreign_rows(seen, other)]
     else:
@@ -39,7 +40,8 @@ def gather(run: Run, dataset: Dataset, *, other: Dataset | None, samples: int, s
         "method": run.method.summary,
         "status": run.config["status"],
         "seed": run.config["seed"],
-        "recipe": run.config["recipe"],
+        "recipe": run.recipe.name,
+        "warnings": constant_warnings(results, dataset.held_out),
         "sizes": "-".join(map(str, run.config["sizes"])),
         "dataset": dataset,
         **headline(results, run, network, dataset.held_out),
@@ -56,9 +58,10 @@ def _predictions(results: dict[str, Any], dataset: Dataset) -> Section:
         f"Every way to predict, on {results['n_test']} {dataset.held_out} rows. A row is named as in the "
         "paper, by what stands in for the indicators (gamma) and for the weights (beta)."
     )
-    for stage in dict.fromkeys(row["stage"] for row in results["rows"]):
-        rows = [row for row in results["rows"] if row["stage"] == stage]
-        section.tables.append({"caption": STAGES.get(stage, stage), **prediction_rows(rows)})
+    for network in dict.fromkeys(row["network"] for row in results["rows"]):
+        rows = [row for row in results["rows"] if row["network"] == network]
+        columns = prediction_columns(rows, "network")
+        section.tables.append(table_of(NETWORKS.get(network, network), rows, columns))
     note = no_path_note(results["rows"])
     if note is not None:
         section.text.append(note)
@@ -92,12 +95,12 @@ def _training(run: Run) -> Section | None:
         figure(
             plots.training_curves(history),
             "Bound, KL, structure and accuracy over the epochs",
-            "One point an epoch; numbers above the axes are the stages. The evidence lower bound is the "
-            "log-likelihood minus the KL's share of an observation. The first twentieth of the epochs may "
+            "One point per epoch; numbers above the axes are the stages. The evidence lower bound is the "
+            "log-likelihood minus the KL's share per observation. The first twentieth of the epochs may "
             "lie outside an axis.",
         )
     )
-    section.tables.append(stage_rows(history))
+    section.tables.append(table_of("Stages, with the last epoch's values", stage_rows(history), STAGES))
     return section
 
 
@@ -135,7 +138,7 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
         section.figures.append(
             figure(
                 drawing,
-                "Histograms of inclusion probabilities, one a layer",
+                "Histograms of inclusion probabilities, one per layer",
                 "Posterior probabilities that a weight is in the network. Those above 0.5 (red) make the "
                 "median probability model. The vertical axis is logarithmic.",
             )
@@ -146,7 +149,7 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
         section.figures.append(
             figure(
                 plots.used_inputs(
-                    {"sparse model": counts}, input_shape=dataset.input_shape, names=dataset.feature_names
+                    {"sparse model": counts}, input_shape=dataset.input_shape, names=dataset.input_names
                 ),
                 f"{used} of {dataset.inputs} inputs are used",
                 "Weights of the first layer that the sparse model keeps at each input. Blank inputs have no "
@@ -163,8 +166,8 @@ def _structure(network: nn.Module, dataset: Dataset) -> Section:
             "No path leads from an input to an output: the sparse model's outputs are constants."
         )
     text = f"{used} of {dataset.inputs} inputs have a path to an output"
-    if dataset.feature_names is not None and 0 < used <= MOST_NAMES:
-        text += ": " + ", ".join(n for n, is_used in zip(dataset.feature_names, found.used_inputs) if is_used)
+    if dataset.input_names is not None and 0 < used <= MOST_NAMES:
+        text += ": " + ", ".join(n for n, is_used in zip(dataset.input_names, found.used_inputs) if is_used)
     section.text.append(f"{text}.")
     return section
 
@@ -178,7 +181,6 @@ def _numbers(network: nn.Module, run: Run, dataset: Dataset, samples: int, seed:
         of="response",
         mode=run.method.predictions[0].mode,
         samples=samples,
-        likelihood=run.likelihood(run.stages[0]),
         generator=torch.Generator().manual_seed(seed),
     )
     mean, lower, upper = (dataset.in_units(values) for values in found)
@@ -207,8 +209,9 @@ def _numbers(network: nn.Module, run: Run, dataset: Dataset, samples: int, seed:
 def _settings(run: Run) -> Section:
     section = Section("settings", "Settings and versions")
     section.tables += settings_rows(run)
-    if run.recipe.notes:
-        section.text.append(run.recipe.notes)
+    notes = notes_on(run.recipe.notes, run.config["dataset"])
+    if notes:
+        section.text.append(notes)
     if run.config.get("seconds") is not None and math.isfinite(run.config["seconds"]):
         section.text.append(f"Training took {run.config['seconds']:.1f} s.")
     return section

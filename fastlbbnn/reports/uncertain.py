@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Dataset
-from ..inference.likelihoods import as_likelihood
 from ..prediction import metrics
 from ..prediction.predict import predict
 from ..prediction.uncertainty import class_probabilities, entropy_parts
@@ -20,6 +19,8 @@ from .parts import Section, figure
 
 #: Single predictions that are shown of each data set, and wrong ones.
 SHOWN, WRONG = 8, 16
+#: Values that stand for a row of a table.
+NAMED = 4
 
 
 class Seen:
@@ -47,9 +48,25 @@ class Seen:
             threshold=self.threshold,
             average=False,
             generator=generator,
-            transform=as_likelihood(self.dataset.likelihood).mean,
         )
         return class_probabilities(p)
+
+    def words(self, x: Tensor) -> list[str]:
+        """Rows of a table in words: the values that are furthest from the training rows' mean."""
+        names = self.dataset.input_names
+        if names is None:
+            return []
+        train = self.dataset.x_train
+        far = ((x - train.mean(0)) / train.std(0).clamp(min=1e-12)).abs().argsort(descending=True)
+        preparation = self.dataset.preparation
+        values = x.tolist() if preparation.has_categories else preparation.raw(x[None].numpy())[0].tolist()
+        return [f"{names[i]} {values[i]:.3g}" for i in far[:NAMED].tolist()]
+
+    @property
+    def words_explained(self) -> str:
+        if self.dataset.input_names is None:
+            return ""
+        return f" Beside them the {NAMED} values of the row that are furthest from the mean of training."
 
     @property
     def draws_text(self) -> str:
@@ -77,8 +94,12 @@ def calibration(seen: Seen) -> Section:
     return section
 
 
-def _examples(x: Tensor, draws: Tensor, rows: Sequence[int], y: Tensor | None) -> list[plots.Example]:
-    return [plots.Example.of(x[i], draws[:, i], None if y is None else int(y[i])) for i in rows]
+def _examples(
+    seen: Seen, x: Tensor, draws: Tensor, rows: Sequence[int], y: Tensor | None
+) -> list[plots.Example]:
+    return [
+        plots.Example.of(x[i], draws[:, i], None if y is None else int(y[i]), seen.words(x[i])) for i in rows
+    ]
 
 
 def single(seen: Seen) -> Section:
@@ -87,7 +108,7 @@ def single(seen: Seen) -> Section:
     drawing = plots.predictive_bars(
         {
             f"{dataset.name}, {dataset.held_out} rows": _examples(
-                dataset.x_test, seen.draws[prediction], rows, seen.y
+                seen, dataset.x_test, seen.draws[prediction], rows, seen.y
             )
         },
         input_shapes={f"{dataset.name}, {dataset.held_out} rows": dataset.input_shape},
@@ -100,7 +121,8 @@ def single(seen: Seen) -> Section:
             f"Votes and averaged class probabilities of the first {dataset.held_out} rows",
             f"The first {len(rows)} {dataset.held_out} rows, {describe(prediction)}. Bars: share of "
             f"{seen.draws_text} that vote for a class. Yellow lines: class probabilities averaged. Where a "
-            "yellow line is above the dashed one the network decides, else it doubts.",
+            "yellow line is above the dashed one the network decides, else it doubts."
+            + seen.words_explained,
         )
     )
     return section
@@ -123,7 +145,7 @@ def wrong_rows(seen: Seen) -> Section:
     section.figures.append(
         figure(
             plots.misclassified(
-                _examples(dataset.x_test, draws, wrong[:WRONG], seen.y),
+                _examples(seen, dataset.x_test, draws, wrong[:WRONG], seen.y),
                 input_shape=dataset.input_shape,
                 class_names=dataset.class_names,
             ),
@@ -139,7 +161,7 @@ def foreign_rows(seen: Seen, other: Dataset | None) -> Section:
     section = Section("foreign", "Out of domain")
     if other is None:
         section.text.append(
-            "No second data set was given. With one of as many inputs (`fastlbbnn report RUN --other DATA`) "
+            "No second data set was given. With one of the same number of inputs (`fastlbbnn report RUN --other DATA`) "
             "this section shows whether the network doubts what it was not made for."
         )
         return section
@@ -165,7 +187,7 @@ def foreign_rows(seen: Seen, other: Dataset | None) -> Section:
         )
     section.figures.append(
         figure(
-            plots.entropy_ecdfs(panels, classes=dataset.classes),
+            plots.entropy_ecdfs(panels, classes=dataset.n_classes),
             "Distribution functions of entropies",
             f"Entropies of predictions for {dataset.name}, which the network was trained on, and "
             f"{other.name}, which it was not; averaged over {seen.draws_text}. The further right the curve "
@@ -190,10 +212,10 @@ def foreign_rows(seen: Seen, other: Dataset | None) -> Section:
     )
     bars = {
         f"{dataset.name}: in domain": _examples(
-            dataset.x_test, seen.draws[seen.predictions[0]], range(min(SHOWN, dataset.n_test)), seen.y
+            seen, dataset.x_test, seen.draws[seen.predictions[0]], range(min(SHOWN, dataset.n_test)), seen.y
         ),
         f"{other.name}: out of domain": _examples(
-            other.x_test, foreign[seen.predictions[0]], range(min(SHOWN, other.n_test)), None
+            seen, other.x_test, foreign[seen.predictions[0]], range(min(SHOWN, other.n_test)), None
         ),
     }
     shapes = dict(zip(bars, (dataset.input_shape, other.input_shape)))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
+from .._util.text_table import Columns, cells
+from .._util.text_table import has_value as has
 from ..structure.paths import structure_of
 
 #: Saved network -> what it is.
-STAGES = {
+NETWORKS = {
     "trained": "After training",
     "post-trained": "After post-training with fixed inclusion probabilities",
     "post-median": "After post-training of the sparse model",
@@ -24,64 +26,10 @@ GAMMAS = {
     "gamma PRN": "what the method's own pruning rule leaves",
 }
 
-#: Key of a result row -> heading and format.
-_COLUMNS = {
-    "gamma": ("gamma", "{}"), "beta": ("beta", "{}"), "R": ("R", "{}"),
-    "accuracy": ("accuracy", "{:.4f}"), "accuracy_at_095": ("accuracy, decided", "{:.4f}"),
-    "classified_at_095": ("decided", "{:,}"), "rmse": ("RMSE", "{:.4g}"), "nll": ("NLL", "{:.4f}"),
-    "ece": ("ECE", "{:.4f}"), "coverage": ("coverage", "{:.3f}"),
-    "density": ("density", "{:.3g}"), "threshold": ("threshold", "{:.4g}"),
-}  # fmt: skip
-
-
-def has(value: Any) -> bool:
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
-
-
-def prediction_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Headings and cells; measures that no row has are left out."""
-    shown = {key: how for key, how in _COLUMNS.items() if any(has(row.get(key)) for row in rows)}
-    if all(row.get("threshold", 0.5) == 0.5 for row in rows):
-        shown.pop("threshold", None)
-    return {
-        "head": [heading for heading, _ in shown.values()],
-        "rows": [
-            [form.format(row[k]) if has(row.get(k)) else "-" for k, (_, form) in shown.items()]
-            for row in rows
-        ],
-    }
-
-
-def stage_rows(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """How long each stage took and where it ended."""
-    rows = []
-    for stage in dict.fromkeys(row["stage"] for row in history):
-        part = [row for row in history if row["stage"] == stage]
-        last = part[-1]
-        seconds = sum(row["seconds"] for row in part)
-        rows.append(
-            [
-                stage,
-                str(len(part)),
-                f"{seconds:.1f}",
-                f"{seconds / len(part):.3f}",
-                f"{-last['loss']:.4f}",
-                f"{last['kl']:,.0f}",
-                f"{last['density']:.4f}",
-                f"{last['mean_inclusion']:.4f}",
-            ]
-        )
-    head = [
-        "stage",
-        "epochs",
-        "seconds",
-        "seconds an epoch",
-        "ELBO an observation",
-        "KL",
-        "density",
-        "mean inclusion",
-    ]
-    return {"caption": "Stages, with the last epoch's values", "head": head, "rows": rows}
+def table_of(caption: str, rows: Sequence[Mapping[str, Any]], columns: Columns) -> dict[str, Any]:
+    """A table of a page: caption, headings and cells."""
+    head, body = cells(rows, columns)
+    return {"caption": caption, "head": head, "rows": body}
 
 
 def settings_rows(run: Any) -> list[dict[str, Any]]:
@@ -94,8 +42,8 @@ def settings_rows(run: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
     about = [
         ["method", run.config["method"]], ["data", run.config["dataset"]], ["recipe", recipe.name],
-        ["network", "-".join(map(str, run.config["sizes"]))], ["likelihood", run.config["likelihood"]],
-        ["batch", str(recipe.batch)], ["draws of the weights a step (M)", str(recipe.samples)],
+        ["network", "-".join(map(str, run.config["sizes"]))], ["likelihood", run.config["likelihood"]["name"]],
+        ["batch", str(recipe.batch)], ["draws of the weights per step (M)", str(recipe.samples)],
         ["seed", str(run.config["seed"])], ["threads", str(run.config.get("threads", ""))],
         *([f"option {k}", str(v)] for k, v in recipe.options.items()),
         *([k, str(v)] for k, v in run.config["versions"].items()),
@@ -114,7 +62,7 @@ def headline(
 
     ``held_out``: what the rows are that were predicted, "test" or "validation".
     """
-    rows = [row for row in results["rows"] if row["stage"] == run.stages[0]]
+    rows = [row for row in results["rows"] if row["network"] == run.networks[0]]
     full = _best(rows, ("SIM", "ALL"))
     sparse = _best(rows, ("MED", "PRN"))
     measure, write = ("accuracy", _percent) if has(full.get("accuracy")) else ("rmse", "{:.4g}".format)
@@ -166,3 +114,16 @@ def _sentence(
 
 def _percent(share: float) -> str:
     return f"{100.0 * share:.1f} %" if share >= 0.1 else f"{100.0 * share:.2g} %"
+
+
+#: Data sets that the notes of recipes speak of.
+_OF_THE_PAPER = ("PHONEME", "MNIST", "FMNIST")
+
+
+def notes_on(notes: str, dataset: str) -> str:
+    """A recipe's notes for a reader of a run: without the sentences about data of others."""
+    others = [name for name in _OF_THE_PAPER if name != dataset.upper()]
+    foreign = re.compile(rf"\b(?:{'|'.join(others)})\b")
+    # A sentence begins with a capital letter, or with the name of a recipe in backquotes.
+    sentences = re.split(r"(?<=[.)])\s+(?=[A-Z(`])", notes)
+    return " ".join(s for s in sentences if not foreign.search(s))

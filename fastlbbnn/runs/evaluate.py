@@ -20,32 +20,44 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._util.files import write_json
+from .._util.lock import folder_lock
 from ..data import Dataset
-from ..inference.elbo import bayesian_layers
-from ..inference.likelihoods import Likelihood, as_likelihood
+from ..nn.layer import bayesian_layers
 from ..nn.modes import WeightMode
 from ..prediction import metrics
-from ..prediction.predict import density, log_prob_draws, predict, predict_interval
+from ..prediction.predict import log_prob_draws, predict, predict_interval
+from ..structure.density import density
 from ..structure.histogram import InclusionCounts
 from ..structure.paths import chain, has_indicators, inclusion_of_weights, layer_structure, structure_of
+from .baseline import constant_figures
 from .methods import Method, Prediction
 from .pruning import weight_density
-from .run import Run, write_json
+from .run import Results, Run
 
 
-def evaluate_run(run: Run, dataset: Dataset, *, samples: int = 10, seed: int = 0) -> dict[str, Any]:
-    """Evaluate every saved network of a run, write ``results.json``, return its content."""
+def evaluate_run(run: Run, dataset: Dataset, *, samples: int = 10, seed: int = 0) -> Results:
+    """Evaluate every saved network of a run, write ``results.json``, return its content.
+
+    FolderBusy where a process trains in the folder: its networks are about to change.
+    """
+    with folder_lock(run.folder):
+        return evaluate_networks(run, dataset, samples=samples, seed=seed)
+
+
+def evaluate_networks(run: Run, dataset: Dataset, *, samples: int = 10, seed: int = 0) -> Results:
+    """The same for who holds the folder's lock."""
     rows: list[dict[str, Any]] = []
     layers: list[dict[str, Any]] = []
-    for stage in run.stages:
-        model = run.model(stage)
-        found = evaluate(
-            model, run.method, dataset, samples=samples, seed=seed, stage=stage,
-            likelihood=run.likelihood(stage),
-        )
-        rows += [{"stage": stage, **row} for row in found]
-        layers += [{"stage": stage, **r} for r in layer_rows(model, run.method.median_threshold(model))]
-    results = {"rows": rows, "layers": layers, "n_test": dataset.n_test, "samples": samples, "seed": seed}
+    for name in run.networks:
+        model = run.model(name)
+        found = evaluate(model, run.method, dataset, samples=samples, seed=seed, network=name)
+        rows += [{"network": name, **row} for row in found]
+        layers += [{"network": name, **r} for r in layer_rows(model, run.method.median_threshold(model))]
+    results: Results = {
+        "rows": rows, "layers": layers, "constant": constant_figures(dataset), "n_test": dataset.n_test,
+        "samples": samples, "seed": seed,
+    }
     write_json(run.folder / "results.json", results)
     return results
 
@@ -57,24 +69,22 @@ def evaluate(
     *,
     samples: int = 10,
     seed: int = 0,
-    stage: str = "trained",
-    likelihood: Likelihood | None = None,
+    network: str = "trained",
 ) -> list[dict[str, Any]]:
-    """One row a prediction and number of draws.
+    """One row per prediction and number of draws.
 
-    ``likelihood`` is the data's own unless it has learnt something (``Run.likelihood``).
-    After ``stage`` "post-median" only the selected model was trained: the other predictions are left out.
+    The likelihood is the one that ``model`` states.
+    In the ``network`` "post-median" only the selected model was trained on: the other predictions are left out.
 
     A median model without a path from an input to an output would be a constant: its rows are those of
     the nearest threshold that connects it, and say so ("threshold").
     """
-    likelihood = as_likelihood(dataset.likelihood) if likelihood is None else likelihood
     threshold = method.median_threshold(model)
     rows = []
     for prediction in method.predictions:
-        if stage == "post-median" and prediction.gamma not in ("MED", "PRN"):
+        if network == "post-median" and prediction.gamma not in ("MED", "PRN"):
             continue
-        rows += _rows_of(model, prediction, dataset, likelihood, samples, seed, threshold)
+        rows += _rows_of(model, prediction, dataset, samples, seed, threshold)
     return rows
 
 
@@ -96,13 +106,12 @@ def _rows_of(
     model: nn.Module,
     prediction: Prediction,
     dataset: Dataset,
-    likelihood: Likelihood,
     samples: int,
     seed: int,
     threshold: float,
 ) -> list[dict[str, Any]]:
     mode = prediction.mode
-    how = {"mode": mode, "samples": samples, "threshold": threshold, "likelihood": likelihood}
+    how = {"mode": mode, "samples": samples, "threshold": threshold}
     draws = predict(
         model, dataset.x_test, **how, average=False, generator=torch.Generator().manual_seed(seed)
     )
@@ -116,7 +125,7 @@ def _rows_of(
         single = {k: sum(f[k] for f in each) / len(each) for k in each[0] if not k.endswith("_at_095")}
         rows.append({**about, "R": 1, **single, "density": _density(model, prediction, threshold, 1)})
     averaged = _figures(draws.mean(0), dataset)
-    if not likelihood.classes:
+    if dataset.n_classes is None:
         averaged |= _figures_of_numbers(model, dataset, how, seed)
     rows.append({
         **about, "R": len(draws), **averaged, "density": _density(model, prediction, threshold, len(draws)),
@@ -127,7 +136,7 @@ def _rows_of(
 def _figures(p: Tensor, dataset: Dataset) -> dict[str, float]:
     """``p``: [n, outputs], probabilities, or means of the response."""
     y = dataset.y_test
-    if dataset.likelihood not in ("categorical", "bernoulli"):
+    if dataset.n_classes is None:
         return {"rmse": metrics.rmse(dataset.in_units(p), dataset.in_units(y))}
     sure = metrics.doubt_accuracy(p, y)
     return {
@@ -146,9 +155,10 @@ def _figures_of_numbers(
     nll = metrics.nll_of_draws(
         log_prob_draws(model, x, y, **how, generator=torch.Generator().manual_seed(seed))
     )
-    if dataset.target_scaling is not None:
-        # A density of y = mean + deviation t is that of t over the deviation.
-        nll += dataset.target_scaling[1].log().sum().item()
+    scale = dataset.preparation.target.scale
+    if scale is not None:
+        # A density of y = mean + scale t is that of t over the scale.
+        nll += sum(map(math.log, scale))
     _, lower, upper = predict_interval(
         model, x, level=0.95, of="response", **how, generator=torch.Generator().manual_seed(seed)
     )
@@ -166,7 +176,7 @@ def _density(model: nn.Module, prediction: Prediction, threshold: float, samples
 
 
 def layer_rows(model: nn.Module, threshold: float = 0.5) -> list[dict[str, Any]]:
-    """Mean inclusion probability and densities a layer; of latent binary layers also a histogram.
+    """Mean inclusion probability and densities per layer; of latent binary layers also a histogram.
 
     The histogram is there so that it can be drawn where the network is not kept.
     """

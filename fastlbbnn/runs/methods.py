@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from .. import nn as layers
+from .._util.registry import Registry
 from ..nn import MLP, GaussianLinear, LBBNNLinear, MixtureLinear
 from ..nn.modes import WeightMode
 from ..nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, Prior
@@ -35,6 +36,8 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Method:
+    """A way to build a network, and the ways that it predicts in."""
+
     name: str
     summary: str
     #: (sizes, n_data, **options) -> network
@@ -127,7 +130,7 @@ def _dropout(
     last_dropout: float | None = None,
     **kwargs: Any,
 ) -> nn.Module:
-    """``dropout``: the rate that all layers start from, or one a layer.
+    """``dropout``: the rate that all layers start from, or one per layer.
 
     ``last_dropout``: another rate for the last layer.
     """
@@ -173,49 +176,51 @@ def _start(network: nn.Module, scheme: str, logits: tuple[float, float] | None) 
             layer.inclusion.location().uniform_(*logits)
 
 
-METHODS: dict[str, Method] = {
-    m.name: m
-    for m in (
-        Method(
-            "LBBNN-GP-MF", "independent indicators", _lbbnn("mean-field", "empirical-bayes"),
-            (_SIM, _ALL_MEA, *_MED),
-        ),
-        Method(
-            "LBBNN-GP-MVN", "logits of the indicators multivariate normal, full covariance",
-            _lbbnn("mvn", "empirical-bayes"), (_SIM, _ALL_MEA, *_MED),
-        ),
-        Method(
-            "LBBNN-GP-LFMVN", "logits of the indicators multivariate normal, low rank plus diagonal",
-            _lbbnn("low-rank", "empirical-bayes"), (_SIM, _ALL_MEA, *_MED),
-        ),
-        Method(
-            "LBBNN-fixed", "independent indicators, fixed priors psi = exp(-2 log n), sigma2 = 1",
-            _lbbnn("mean-field", "bic"), (_SIM, _ALL_MEA, *_MED),
-        ),
-        Method("BNN-GP-MF", "dense, Gaussian prior", _dense("GaussianLinear"), (_ALL_SIM, _ALL_MEA)),
-        Method(
-            "BNN-MGP-MF", "dense, scale-mixture prior", _dense("MixtureLinear"), (_ALL_SIM, _ALL_MEA)
-        ),
-        Method(
-            "BNN-GP-CMF", "Concrete dropout, a learned rate a layer", _dropout, (_SIM, _ALL_MEA),
-        ),
-        Method(
-            "BNN-HP-MF", "group horseshoe prior", _dense("HorseshoeLinear"), (_SIM, _ALL_MEA, *_PRN)
-        ),
-        Method(
-            "BNN-NJ-MF", "group normal-Jeffreys prior", _dense("NormalJeffreysLinear"),
-            (_SIM, _ALL_MEA, *_PRN),
-        ),
-        Method("FNN", "a plain network", _plain, (_ALL_MEA,)),
-        Method(
-            "FNN-GMP", "a plain network, pruned by magnitude while it trains", _plain,
-            (Prediction("PRN", "MEA", WeightMode.MEAN),),
-        ),
-    )
-}
+#: The paper's methods, and those that a user adds: ``METHODS.register(name, Method(name, ...))``.
+METHODS: Registry[Method] = Registry("method")
+
+for _method in (
+    Method(
+        "LBBNN-GP-MF", "independent indicators", _lbbnn("mean-field", "empirical-bayes"),
+        (_SIM, _ALL_MEA, *_MED),
+    ),
+    Method(
+        "LBBNN-GP-MVN", "logits of the indicators multivariate normal, full covariance",
+        _lbbnn("mvn", "empirical-bayes"), (_SIM, _ALL_MEA, *_MED),
+    ),
+    Method(
+        "LBBNN-GP-LFMVN", "logits of the indicators multivariate normal, low rank plus diagonal",
+        _lbbnn("low-rank", "empirical-bayes"), (_SIM, _ALL_MEA, *_MED),
+    ),
+    Method(
+        "LBBNN-fixed", "independent indicators, fixed priors psi = exp(-2 log n), sigma2 = 1",
+        _lbbnn("mean-field", "bic"), (_SIM, _ALL_MEA, *_MED),
+    ),
+    Method("BNN-GP-MF", "dense, Gaussian prior", _dense("GaussianLinear"), (_ALL_SIM, _ALL_MEA)),
+    Method(
+        "BNN-MGP-MF", "dense, scale-mixture prior", _dense("MixtureLinear"), (_ALL_SIM, _ALL_MEA)
+    ),
+    Method(
+        "BNN-GP-CMF", "Concrete dropout, a learned rate per layer", _dropout, (_SIM, _ALL_MEA),
+    ),
+    Method(
+        "BNN-HP-MF", "group horseshoe prior", _dense("HorseshoeLinear"), (_SIM, _ALL_MEA, *_PRN)
+    ),
+    Method(
+        "BNN-NJ-MF", "group normal-Jeffreys prior", _dense("NormalJeffreysLinear"),
+        (_SIM, _ALL_MEA, *_PRN),
+    ),
+    Method("FNN", "a plain network", _plain, (_ALL_MEA,)),
+    Method(
+        "FNN-GMP", "a plain network, pruned by magnitude while it trains", _plain,
+        (Prediction("PRN", "MEA", WeightMode.MEAN),),
+    ),
+):
+    METHODS.register(_method.name, _method)
 
 
 def find_method(name: str) -> Method:
+    """A method by its name, however it is capitalised."""
     by_name = {key.lower(): method for key, method in METHODS.items()}
     method = by_name.get(name.lower())
     if method is None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from .._util.typed import wrong_field
 from ..nn.modes import WeightMode
 
 
@@ -21,7 +22,7 @@ class Stage:
     name: str
     #: Epochs of the whole run, this stage and those before it, after which it ends.
     until_epoch: int
-    #: Adam step size a kind of parameter (``optim.param_groups``); a kind that is missing stays fixed.
+    #: Adam step size per kind of parameter (``optim.param_groups``); a kind that is missing stays fixed.
     step_sizes: Mapping[str, float]
     #: What stands in for the weights: relaxed gates, hard indicators, or the median model.
     mode: str = WeightMode.RELAXED.value
@@ -48,7 +49,7 @@ class Recipe:
     stages: tuple[Stage, ...]
     hidden: tuple[int, ...] = (400, 600)
     batch: int = 100
-    #: Draws of the weights a step (M in the paper).
+    #: Draws of the weights per step (M in the paper).
     samples: int = 1
     #: For the method's ``build``.
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -66,15 +67,19 @@ class Recipe:
             stages = self._stages_until(self.epochs_on[dataset])
         return replace(self, stages=stages, options=options, for_data={}, epochs_on={})
 
-    def settings(self) -> dict[str, Any]:
+    def to_config(self) -> dict[str, Any]:
         """As plain data, for ``run.json``, which is about one data set."""
-        settings = asdict(self)
-        del settings["for_data"], settings["epochs_on"]
-        return settings
+        config = asdict(self)
+        del config["for_data"], config["epochs_on"]
+        return config
 
     @staticmethod
-    def from_settings(settings: Mapping[str, Any]) -> Recipe:
-        given = dict(settings)
+    def from_config(config: Mapping[str, Any]) -> Recipe:
+        """The recipe of ``to_config()``, from a file or not; ValueError says what is wrong with it."""
+        wrong = wrong_field(config, Recipe)
+        if wrong is not None:
+            raise ValueError(f"not a recipe: {wrong}")
+        given = dict(config)
         given["stages"] = tuple(Stage(**stage) for stage in given["stages"])
         given["hidden"] = tuple(given["hidden"])
         return Recipe(**given)
@@ -105,13 +110,19 @@ class Recipe:
         return tuple(stages)
 
 
-def same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two ``Recipe.settings()``, from a file or not, are of one recipe.
+def same_config(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two ``Recipe.to_config()``, from a file or not, are of one recipe.
 
     Words about a recipe are not part of it: a run may go on when they are put better.
     """
     one, other = (
-        {key: value for key, value in json.loads(json.dumps(settings)).items() if key != "notes"}
-        for settings in (one, other)
+        {key: value for key, value in json.loads(json.dumps(config)).items() if key != "notes"}
+        for config in (one, other)
     )
     return one == other
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of what differs between two ``Recipe.to_config()``."""
+    names = dict.fromkeys((*one, *other))
+    return [name for name in names if not same_config({name: one.get(name)}, {name: other.get(name)})]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from .._util.registry import Registry
 from .recipe import Recipe, Stage
 
 
@@ -307,9 +308,23 @@ def _early() -> list[Recipe]:
     return recipes
 
 
-RECIPES: dict[tuple[str, str], Recipe] = {
-    (r.method, r.name): r for r in (*_paper(), *_gentle(), *_early(), *_ours())
-}
+#: "METHOD/NAME" -> recipe; ``register_recipe`` adds one of your own.
+RECIPES: Registry[Recipe] = Registry("recipe")
+
+
+def register_recipe(recipe: Recipe, *, replace: bool = False) -> Recipe:
+    """Make ``recipe`` known by its method and name: to ``train``, and to the commands of this process."""
+    RECIPES.register(f"{recipe.method}/{recipe.name}", recipe, replace=replace)
+    return recipe
+
+
+def recipes_of(method: str) -> dict[str, Recipe]:
+    """Name -> recipe of one method, in the order of registration."""
+    return {recipe.name: recipe for recipe in RECIPES.values() if recipe.method == method}
+
+
+for _recipe in (*_paper(), *_gentle(), *_early(), *_ours()):
+    register_recipe(_recipe)
 
 
 def pruned_recipe(density: float) -> Recipe:
@@ -324,15 +339,19 @@ def pruned_recipe(density: float) -> Recipe:
     )
 
 
-RECIPES["FNN-GMP", "ours"] = pruned_recipe(0.08)
+register_recipe(pruned_recipe(0.08))
+
+#: Which of a method's recipes to take where none is named: the first of these that it has, else its first.
+_PREFERRED = ("ours", "paper")
 
 
 def find_recipe(method: str, name: str | None = None) -> Recipe:
     """A method's recipe; without a name ``ours`` where the method has one, else ``paper``."""
+    known = recipes_of(method)
     if name is None:
-        name = "ours" if (method, "ours") in RECIPES else "paper"
-    recipe = RECIPES.get((method, name))
-    if recipe is None:
-        known = ", ".join(repr(n) for m, n in RECIPES if m == method) or "none"
-        raise ValueError(f"method {method!r} has no recipe {name!r}; it has {known}")
-    return recipe
+        name = next((n for n in (*_PREFERRED, *known) if n in known), None)
+    if name is None or name not in known:
+        raise ValueError(
+            f"method {method!r} has no recipe {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
+        )
+    return known[name]

@@ -1,7 +1,7 @@
 """Training by a recipe's stages, into a run folder, continued where it was interrupted.
 
 A step is the paper's Algorithm 1 (doubly stochastic variational inference): a batch of the data, M draws
-of the weights, Adam with a step size a kind of parameter.
+of the weights, Adam with a step size per kind of parameter.
 """
 
 from __future__ import annotations
@@ -9,32 +9,34 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from .._util import subnormals as _subnormals
+from .._util.files import remove_temporary_files, write_json
+from .._util.lock import folder_lock
 from ..data import Dataset
-from ..inference.elbo import bayesian_layers, elbo
-from ..inference.likelihoods import negative_log_likelihood
+from ..inference.dispersion import GaussianDispersion
+from ..inference.elbo import elbo
+from ..inference.likelihoods import Likelihood, as_likelihood, likelihood_of, negative_log_likelihood
 from ..inference.optim import Adam, param_groups
-from ..nn.layer import KINDS
+from ..machine.describe import versions
+from ..nn.layer import KINDS, bayesian_layers
 from ..nn.modes import WeightMode
 from ..nn.passes import weights
-from ..nn.priors import EmpiricalBayesPrior
-from ..prediction.predict import density
-from .checkpoint import Checkpoint, load_network, save_checkpoint, save_network
+from ..structure.density import density
+from .checkpoint import Checkpoint, CheckpointClock, load_network, save_checkpoint, save_network
+from .evaluate import evaluate_networks
 from .methods import find_method
 from .pruning import GradualPruning, weight_density
-from .recipe import Recipe, Stage, same_settings
+from .recipe import Recipe, Stage, differences, same_config
 from .recipes import find_recipe
-from .run import FORMAT, load_run, read_history, versions, write_history, write_json
-
-#: A checkpoint costs a tenth of a second or so: at most one in this many seconds.
-_CHECKPOINT_SECONDS = 30.0
+from .run import FORMAT, Run, load_run, write_history
 
 
 def train(
@@ -45,99 +47,164 @@ def train(
     seed: int = 0,
     out: Path | str,
     resume: bool = True,
+    evaluate: int | None = None,
+    device: torch.device | str = "cpu",
     progress: bool | None = None,
-) -> Path:
-    """Train ``method`` on ``dataset``; returns the run folder ``out``.
+) -> Run:
+    """Train ``method`` on ``dataset`` into the run folder ``out``; returns the run.
+
+        run = fastlbbnn.train("LBBNN-GP-MF", fastlbbnn.data.load("digits"), out="runs/digits")
+        model = run.model()
 
     A finished run is left as it is, an interrupted one goes on from its last checkpoint with the numbers
-    that it would have had without the interruption, to the bit on the same machine with as many threads.
+    that it would have had without the interruption, to the bit on the same machine with the same number of
+    threads. FolderBusy is raised where another process trains in the folder.
 
     Args:
-        recipe: its name, or a recipe of one's own; by default ``ours`` where the method has one, else
-            ``paper``.
-        seed: of the initial values, the order of the data and all noise.
+        recipe: the name of a recipe, or a recipe of your own; by default ``ours`` where the method has one,
+            else ``paper``.
+        seed: seed of the initial values, the order of the data and all noise.
         resume: False starts again from nothing.
+        evaluate: draws of an evaluation of all networks at the end (``Run.results``); None: none.
+        device: where the network and the data are while training. Files are the same for all devices.
         progress: a bar; None: where there is a terminal.
     """
-    method = find_method(method).name
+    found = find_method(method)
     if recipe is None or isinstance(recipe, str):
-        recipe = find_recipe(method, recipe)
+        recipe = find_recipe(found.name, recipe)
     recipe = recipe.on(dataset.name)
     folder = Path(out)
-    if (folder / "run.json").exists() and resume:
-        _check_same(load_run(folder).config, method, dataset, recipe, seed, folder)
-        if load_run(folder).finished:
-            return folder
-        # Of the networks that there were when somebody looked at the unfinished run.
-        (folder / "results.json").unlink(missing_ok=True)
+    wanted = _config(found.name, dataset, recipe, seed)
+    goes_on = resume and (folder / "run.json").exists()
+    trainer = None
+    if goes_on:
+        # Before the lock: a finished run can be in a folder that nobody may write to.
+        run = load_run(folder)
+        _check_same(run, wanted, dataset)
+        if run.finished and (evaluate is None or _is_evaluated(run, evaluate)):
+            return run
     else:
-        _new_folder(folder, method, dataset, recipe, seed)
-    _Trainer(folder, dataset, recipe, seed, progress).train()
-    return folder
-
-
-def _new_folder(folder: Path, method: str, dataset: Dataset, recipe: Recipe, seed: int) -> None:
+        run = Run(folder, wanted, recipe, dataset.preparation, dataset.source)
+        # What cannot be built must not replace what there is.
+        trainer = _Trainer(run, dataset, recipe, progress, device)
     folder.mkdir(parents=True, exist_ok=True)
+    with folder_lock(folder):
+        remove_temporary_files(folder)
+        if goes_on:
+            run = load_run(folder)  # another process may have finished it meanwhile
+            if not run.finished:
+                trainer = _Trainer(run, dataset, recipe, progress, device)
+        else:
+            _empty(folder)
+            write_json(folder / "run.json", wanted)
+        if trainer is not None:
+            # Results of the networks that there were when somebody looked at the unfinished run.
+            (folder / "results.json").unlink(missing_ok=True)
+            run = trainer.train()
+        if evaluate is not None and not _is_evaluated(run, evaluate):
+            evaluate_networks(run, dataset, samples=evaluate)
+    return run
+
+
+def _config(method: str, dataset: Dataset, recipe: Recipe, seed: int) -> dict[str, Any]:
+    """What run.json says at the beginning."""
+    return {
+        "format": FORMAT, "method": method, "dataset": dataset.name,
+        "data": None if dataset.source is None else dataset.source.to_config(),
+        "preparation": dataset.preparation.to_config(),
+        "recipe": recipe.to_config(), "seed": seed,
+        "sizes": [dataset.inputs, *recipe.hidden, dataset.outputs],
+        "likelihood": _untrained_likelihood(dataset).to_config(),
+        "n_train": dataset.n_train, "versions": versions(), "threads": torch.get_num_threads(),
+        "status": "running",
+    }  # fmt: skip
+
+
+def _untrained_likelihood(dataset: Dataset) -> Likelihood:
+    """That of the data; the variance of a Gaussian is learnt."""
+    if dataset.likelihood == "gaussian":
+        return GaussianDispersion(n_values=dataset.n_train * dataset.outputs)
+    return as_likelihood(dataset.likelihood)
+
+
+def _empty(folder: Path) -> None:
     for old in (*folder.glob("*.safetensors"), folder / "history.csv", folder / "results.json"):
         old.unlink(missing_ok=True)
-    write_json(folder / "run.json", {
-        "format": FORMAT, "method": method, "dataset": dataset.name, "recipe": recipe.name,
-        "settings": recipe.settings(), "seed": seed, "versions": versions(),
-        "sizes": [dataset.inputs, *recipe.hidden, dataset.outputs], "likelihood": dataset.likelihood,
-        "n_train": dataset.n_train, "threads": torch.get_num_threads(), "status": "running",
-    })
 
 
-def _check_same(
-    config: dict[str, Any], method: str, dataset: Dataset, recipe: Recipe, seed: int, folder: Path
-) -> None:
-    expected = {"method": method, "dataset": dataset.name, "seed": seed, "n_train": dataset.n_train}
-    different = [f"{k} {config[k]!r}, not {v!r}" for k, v in expected.items() if config[k] != v]
-    if not same_settings(config["settings"], recipe.settings()):
-        old, new = config["settings"], recipe.settings()
-        if old["name"] != new["name"]:
-            different.append(f"another recipe, {old['name']!r}, not {new['name']!r}")
-        else:
-            names = [key for key in new if not same_settings({key: old.get(key)}, {key: new[key]})]
-            different.append(f"another recipe (other {', '.join(names)})")
+def _is_evaluated(run: Run, samples: int) -> bool:
+    try:
+        return run.results is not None and run.results["samples"] == samples
+    except ValueError:  # a damaged file is written anew
+        return False
+
+
+def _check_same(run: Run, wanted: dict[str, Any], dataset: Dataset) -> None:
+    old, different = run.config, []
+    for key in ("method", "dataset", "seed", "n_train"):
+        if old[key] != wanted[key]:
+            different.append(f"{key} {old[key]!r}, not {wanted[key]!r}")
+    if run.source is not None and dataset.source is not None:
+        found = run.source.difference(dataset.source)
+        if found is not None:
+            different.append(found)
+    one, other = old["recipe"], wanted["recipe"]
+    if one["name"] != other["name"]:
+        different.append(f"another recipe, {one['name']!r}, not {other['name']!r}")
+    elif not same_config(one, other):
+        different.append(f"another recipe (other {', '.join(differences(one, other))})")
     if different:
         raise ValueError(
-            f"{folder} holds a run with {'; '.join(different)}; give another folder, or start again "
+            f"{run.folder} holds a run with {'; '.join(different)}; give another folder, or start again "
             "(resume=False, --restart)"
         )
 
 
 class _Trainer:
     def __init__(
-        self, folder: Path, dataset: Dataset, recipe: Recipe, seed: int, progress: bool | None
+        self,
+        run: Run,
+        dataset: Dataset,
+        recipe: Recipe,
+        progress: bool | None,
+        device: torch.device | str = "cpu",
     ) -> None:
-        self.folder, self.dataset, self.recipe, self.seed = folder, dataset, recipe, seed
+        self.run, self.folder, self.dataset, self.recipe = run, run.folder, dataset, recipe
+        self.seed = run.config["seed"]
         self.hide_progress = None if progress is None else not progress
-        self.run = load_run(folder)
-        self.checkpoint_path = folder / "checkpoint.safetensors"
-        torch.manual_seed(seed)
+        self.checkpoint_path = self.folder / "checkpoint.safetensors"
+        self.device = torch.device(device)
+        #: The whole data, where the network is: a batch is picked there.
+        self.x, self.y = dataset.x_train.to(self.device), dataset.y_train.to(self.device)
+        torch.manual_seed(self.seed)
         # Everything random after the start comes from here; a layer's own draws may use torch's.
-        self.generator = torch.Generator().manual_seed(seed)
-        self.network = self.run.new_network()
+        self.generator = torch.Generator().manual_seed(self.seed)
+        self.network = run.new_network().to(self.device)
         self.is_bayesian = bool(bayesian_layers(self.network))
-        self.noise = self.run.new_noise()
-        self.likelihood = dataset.likelihood if self.noise is None else self.noise
-        #: All that is trained.
-        self.parts = nn.ModuleDict({"network": self.network})
-        if self.noise is not None:
-            self.parts["noise"] = self.noise.requires_grad_(False)
+        self.likelihood = likelihood_of(self.network)
+        #: A likelihood whose posterior has an exact update: no optimiser trains it.
+        self.dispersion = self.likelihood if isinstance(self.likelihood, GaussianDispersion) else None
+        if self.dispersion is not None:
+            self.dispersion.requires_grad_(False)
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
         self.pruning: GradualPruning | None = None
+        self.clock = CheckpointClock()
 
-    def train(self) -> None:
+    def train(self) -> Run:
+        """Train, or go on; returns the run as it is at the end."""
         checkpoint = Checkpoint(self.checkpoint_path) if self.checkpoint_path.exists() else None
         first = 0
         if checkpoint is not None:
-            self.epoch = checkpoint.position["epoch"]
-            first = checkpoint.position["stage"]
-            checkpoint.restore_network(self.parts)
-            self.history = read_history(self.folder / "history.csv")[: checkpoint.position["rows"]]
+            position = checkpoint.position
+            self.epoch, first = position["epoch"], position["stage"]
+            checkpoint.restore_network(self.network)
+            self.history = self.run.history[: position["rows"]]
+            if len(self.history) < position["rows"] or not 0 <= first < len(self.recipe.stages):
+                raise ValueError(
+                    f"{self.folder / 'history.csv'} has {len(self.history)} rows and the checkpoint beside "
+                    f"it is of {position['rows']}; put back a copy of both, or train again (--restart)"
+                )
         total = self._total_epochs()
         label = f"{self.run.config['method']} on {self.dataset.name}, seed {self.seed}"
         progress = tqdm(
@@ -146,7 +213,7 @@ class _Trainer:
         with progress as bar, _subnormals.flushed():
             for index in range(first, len(self.recipe.stages)):
                 self._stage(index, checkpoint if index == first else None, bar)
-        self._finish()
+        return self._finish()
 
     def _total_epochs(self) -> int:
         ends: dict[str | None, int] = {}
@@ -160,7 +227,7 @@ class _Trainer:
     def _stage(self, index: int, checkpoint: Checkpoint | None, bar: tqdm) -> None:
         stage = self.recipe.stages[index]
         if checkpoint is None and stage.start_from is not None:
-            about = load_network(self.folder / f"{stage.start_from}.safetensors", self.network, self.noise)
+            about = load_network(self.folder / f"{stage.start_from}.safetensors", self.network)
             self.epoch = about["epoch"]
             # What follows from one network does not depend on what else was made of it before.
             self.generator.manual_seed((index << 32) + self.seed)
@@ -178,15 +245,13 @@ class _Trainer:
             self.pruning.detach()
         if stage.saves is not None:
             save_network(
-                self.folder / f"{stage.saves}.safetensors", self.network, self.noise, stage=stage.saves,
-                epoch=self.epoch,
+                self.folder / f"{stage.saves}.safetensors", self.network, stage=stage.saves, epoch=self.epoch
             )
         write_history(self.folder / "history.csv", self.history)
 
     def _epochs(self, index: int, start: int, sizes: list[float], optimizer: Adam, bar: tqdm) -> None:
         """What is left of a stage that began after epoch ``start`` with these step sizes."""
         stage = self.recipe.stages[index]
-        saved = time.monotonic()
         while self.epoch < stage.until_epoch and not self._has_found_prior(stage):
             if stage.final_factor is not None:
                 share = (self.epoch - start) / max(1, stage.until_epoch - start - 1)
@@ -200,9 +265,9 @@ class _Trainer:
             self.history.append({"stage": stage.name, "epoch": self.epoch, **row})
             bar.update()
             bar.set_postfix(stage=stage.name, loss=f"{row['loss']:.4g}", density=f"{row['density']:.3f}")
-            if time.monotonic() - saved > _CHECKPOINT_SECONDS:
-                self._save(index, start, optimizer)
-                saved = time.monotonic()
+            if self.clock.due():
+                with self.clock.writing():
+                    self._save(index, start, optimizer)
 
     def _median_threshold(self, stage: Stage) -> float:
         """The threshold of the median model that a stage trains; without a path there would be nothing but
@@ -217,7 +282,7 @@ class _Trainer:
     def _save(self, index: int, stage_start: int, optimizer: Adam) -> None:
         # The history first: a checkpoint says how many of its rows are its own.
         write_history(self.folder / "history.csv", self.history)
-        save_checkpoint(self.checkpoint_path, self.parts, optimizer, self.generator, {
+        save_checkpoint(self.checkpoint_path, self.network, optimizer, self.generator, {
             "stage": index, "stage_start": stage_start, "epoch": self.epoch, "rows": len(self.history),
         }, self.pruning)
 
@@ -229,100 +294,100 @@ class _Trainer:
     def _optimizer(self, stage: Stage) -> Adam:
         """A new Adam for the kinds of parameters that the stage trains; all others are fixed.
 
-        The noise is not among them: its posterior has an exact update (``GaussianDispersion.update``).
+        A dispersion is not among them: its posterior has an exact update (``GaussianDispersion.update``).
         """
+        known = set() if self.dispersion is None else set(self.dispersion.parameters())
         groups = param_groups(
             self.network, **{kind: stage.step_sizes.get(kind, 0.0) for kind in KINDS}
         )
         for group in groups:
+            group["params"] = [p for p in group["params"] if p not in known]
             for parameter in group["params"]:
                 parameter.requires_grad_(group["lr"] > 0.0)
-        trained = [group for group in groups if group["lr"] > 0.0]
+        trained = [group for group in groups if group["lr"] > 0.0 and group["params"]]
         if not trained:
             raise ValueError(f"stage {stage.name!r} trains nothing; expected a positive step size")
         return Adam(trained)
 
     def _has_found_prior(self, stage: Stage) -> bool:
-        """Whether the first layer's E[psi] = a / (a + b) is below the stage's limit."""
+        """Whether the first layer's prior has settled below the stage's limit."""
         if stage.until_psi_below is None:
             return False
-        for layer in bayesian_layers(self.network):
-            prior = getattr(layer, "prior", None)
-            if isinstance(prior, EmpiricalBayesPrior):
-                h = prior.hyperparameters()
-                return h["a_psi"] / (h["a_psi"] + h["b_psi"]) < stage.until_psi_below
-        return False
+        priors = (getattr(layer, "prior", None) for layer in bayesian_layers(self.network))
+        first = next((prior for prior in priors if prior is not None), None)
+        return first is not None and first.has_settled(stage.until_psi_below)
 
     def _train_epoch(self, stage: Stage, optimizer: Adam, kl_weight: float) -> dict[str, float]:
         self.network.train()
-        x, y = self.dataset.x_train, self.dataset.y_train
-        n = len(x)
+        n = len(self.x)
         start = time.perf_counter()
-        sums = torch.zeros(4, dtype=torch.float64)  # loss, log-likelihood, KL, right answers
-        steps = 0
+        # What steps give stays where it was computed until the epoch is over: nothing waits for it.
+        parts = []
         for rows in torch.randperm(n, generator=self.generator).split(self.recipe.batch):
-            sums += self._step(stage, optimizer, x[rows], y[rows], kl_weight)
-            steps += 1
+            rows = rows.to(self.device)
+            parts.append(self._step(stage, optimizer, self.x[rows], self.y[rows], kl_weight))
+        table = torch.stack([torch.stack(columns) for columns in zip(*parts)]).double().cpu()
         seconds = time.perf_counter() - start
-        loss, log_likelihood, kl, right = sums.tolist()
+        log_likelihood, kl = table[0].sum().item(), table[1].sum().item()
+        shares = torch.tensor([*[self.recipe.batch] * (len(parts) - 1), n - (len(parts) - 1) * self.recipe.batch])
+        loss = (shares.double() / n * table[1] - table[0]).sum().item()
         if not math.isfinite(loss):
             raise ValueError(
                 f"the loss is {loss} after epoch {self.epoch + 1} of {self.folder}; try smaller step sizes"
             )
-        is_class = self.dataset.likelihood in ("categorical", "bernoulli")
         return {
-            "seconds": seconds, "loss": loss / n, "log_likelihood": log_likelihood / n, "kl": kl / steps,
+            "seconds": seconds, "loss": loss / n, "log_likelihood": log_likelihood / n,
+            "kl": kl / len(parts),
             "density": density(self.network) if self.is_bayesian else weight_density(self.network),
             "mean_inclusion": density(self.network, "sampled") if self.is_bayesian else 1.0,
-            "train_accuracy": right / n if is_class else math.nan,
+            "train_accuracy": table[2].sum().item() / n if len(table) > 2 else math.nan,
         }
 
     def _step(
         self, stage: Stage, optimizer: Adam, x: Tensor, y: Tensor, kl_weight: float
-    ) -> Tensor:
-        """Loss (of the bound), log-likelihood, KL and right answers of one batch."""
+    ) -> tuple[Tensor, ...]:
+        """Log-likelihood and KL of one batch and, for classes, its right answers."""
         share = len(x) / self.dataset.n_train
         if not self.is_bayesian:
             output = self.network(x)
             loss = negative_log_likelihood(output, y, self.likelihood)
-            kl = 0.0 if self.noise is None else self.noise.kl()
+            own = self.likelihood.kl()
+            kl = loss.new_zeros(()) if own is None else own
             optimizer.backward_step(loss + share * kl)
             if self.pruning is not None:
                 self.pruning.step()
-            log_likelihood, kl = -loss.item(), torch.as_tensor(kl).item()
+            log_likelihood = -loss.detach()
         else:
             bound = elbo(
-                self.network, x, y, n_data=self.dataset.n_train, likelihood=self.likelihood,
+                self.network, x, y, n_data=self.dataset.n_train,
                 samples=self.recipe.samples, mode=stage.mode, generator=self.generator,
             )
             optimizer.backward_step(bound.loss if kl_weight == 1.0 else bound.tempered_loss(kl_weight))
-            output, log_likelihood, kl = bound.output, bound.log_likelihood.item(), bound.kl.item()
-        if self.noise is not None:
-            self.noise.update(output.detach(), y, step=share)
-        loss = share * kl - log_likelihood
-        return torch.tensor((loss, log_likelihood, kl, self._right(output, y)), dtype=torch.float64)
+            output, log_likelihood, kl = bound.output, bound.log_likelihood.detach(), bound.kl
+        if self.dispersion is not None:
+            self.dispersion.update(output.detach(), y, step=share)
+        return log_likelihood, kl.detach(), *self._right(output.detach(), y)
 
-    def _right(self, output: Tensor, y: Tensor) -> float:
-        """Right answers in the batch, a mean over the draws."""
+    def _right(self, output: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """Right answers in the batch, a mean over the draws; nothing for numbers."""
+        if self.dataset.n_classes is None:
+            return ()
         if self.dataset.likelihood == "categorical":
-            hits = output.detach().argmax(-1) == y
-        elif self.dataset.likelihood == "bernoulli":
-            hits = (output.detach().squeeze(-1) > 0) == (y > 0.5)
+            hits = output.argmax(-1) == y
         else:
-            return math.nan
-        return hits.sum().item() / (hits.numel() // len(y))
+            hits = (output.squeeze(-1) > 0) == (y > 0.5)
+        return (hits.sum() / (hits.numel() // len(y)),)
 
-    def _finish(self) -> None:
+    def _finish(self) -> Run:
         main = [row["seconds"] for row in self.history if row["stage"] == self._main_stage()]
         config = {
             **self.run.config, "status": "finished",
             "seconds": sum(row["seconds"] for row in self.history),
             "epoch_seconds": statistics.median(main) if main else None,
         }
-        (self.folder / "results.json").unlink(missing_ok=True)
         write_json(self.folder / "run.json", config)
         self.checkpoint_path.unlink(missing_ok=True)
+        return replace(self.run, config=config)
 
     def _main_stage(self) -> str:
         return next(s.name for s in self.recipe.stages if s.saves == "trained")
-

@@ -1,12 +1,11 @@
 """One file for a selected network: safetensors, read and written with numpy alone.
 
-The metadata says ``format``, ``version`` and a JSON ``config``. For layer i there are ``layers.i.gaps``,
-``mean`` and ``bias_mean``; with a posterior ``scale`` and ``bias_scale``; ``row_index`` where units were
-removed. ``inputs`` lists the input features where not all are used. ``constants.i`` is as ``layers.i``.
-
-Where the weights are: positions ``row * cols + column`` rise from weight to weight, so the file keeps
-the gaps between them, in one byte each (or two, whichever is less in all). The largest value of the
-dtype means: this far, and no weight yet. For layers in blocks the positions are those on the grid.
+The metadata say ``format``, ``version``, a JSON ``config`` of the network, what the network is about
+(``preparation``, ``class_names``, ``likelihood`` with its dispersion, ``provenance``: JSON each), and a
+``checksum`` of everything. For layer i there are ``layers.i.bias_mean``, ``mean`` and whatever else its
+format keeps (``fastlbbnn.sparse.formats``); with a posterior ``scale`` and ``bias_scale``; ``row_index``
+where units were removed. ``inputs`` lists the input features where not all are used. ``constants.i`` is as
+``layers.i``.
 
 Every size is checked against the file's own before anything is made of it, so a file cannot ask for
 more memory than a small multiple of its length.
@@ -15,120 +14,101 @@ more memory than a small multiple of its length.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._util.files import replace_file
 from . import safetensors_file as _safetensors
-from .check import LIMIT, check_network
-from .formats import (
-    BlockArrays,
-    SparseLayer,
-    SparseNetwork,
-    index_dtype,
-    row_offsets_of,
-    rows_of_blocks,
-)
+from .check import LIMIT, CheckedNetwork, checked
+from .description import Description
+from .formats import FORMATS
+from .network import SparseLayer, SparseNetwork
 
 FORMAT = "fastlbbnn-sparse"
-VERSION = "1"
-
-
-# --- positions ------------------------------------------------------------------------------------
-
-
-def _encode_gaps(positions: NDArray[np.int64], dtype: type[np.unsignedinteger]) -> NDArray:
-    escape = np.iinfo(dtype).max
-    gaps = np.diff(positions, prepend=np.int64(-1)) - 1
-    steps, rest = gaps // escape, gaps % escape
-    ends = np.cumsum(steps + 1)
-    out = np.full(int(ends[-1]) if ends.size else 0, escape, dtype)
-    out[ends - 1] = rest
-    return out
-
-
-def encode_positions(positions: NDArray[np.int64]) -> NDArray:
-    """Gaps in whichever of one and two bytes is shorter."""
-    narrow, wide = (_encode_gaps(positions, d) for d in (np.uint8, np.uint16))
-    return narrow if narrow.nbytes <= wide.nbytes else wide
-
-
-def decode_positions(name: str, gaps: NDArray, count: int, limit: int) -> NDArray[np.int64]:
-    """The ``count`` rising positions below ``limit``."""
-    if gaps.dtype not in (np.uint8, np.uint16) or gaps.ndim != 1:
-        raise ValueError(f"{name} is {gaps.dtype} {list(gaps.shape)}; expected a vector of gaps")
-    weights = gaps != np.iinfo(gaps.dtype).max
-    if (found := int(weights.sum())) != count:
-        raise ValueError(f"{name} places {found} weights; expected {count}")
-    reached = np.cumsum(gaps, dtype=np.int64)
-    if reached.size and int(reached[-1]) + count > limit:
-        raise ValueError(f"{name} places weights beyond the layer's {limit}")
-    return reached[weights] + np.arange(count)
+VERSION = "2"
 
 
 # --- writing --------------------------------------------------------------------------------------
 
 
 def write_artifact(
-    network: SparseNetwork, path: str | PathLike, *, posterior: bool = True, dtype: str = "float32"
+    network: SparseNetwork | CheckedNetwork,
+    path: str | PathLike[str],
+    *,
+    description: Description | None = None,
+    posterior: bool = True,
+    dtype: str = "float32",
+    format: str | None = None,
 ) -> None:
-    """Write the network. ``dtype`` of the weights: "float32" or "bfloat16"; biases are float32."""
+    """Write the network, whole or not at all.
+
+    Args:
+        description: what the network is about; by default nothing is said.
+        posterior: keep the scales, if the network has them.
+        dtype: of the weights, "float32" or "bfloat16"; biases are float32.
+        format: keep the layers in this format; None: each in its own.
+    """
     if dtype not in ("float32", "bfloat16"):
         raise ValueError(f"dtype={dtype!r}; expected 'float32' or 'bfloat16'")
-    check_network(network)
+    if format is not None:
+        FORMATS.find(format)
+    network = checked(network).network
+    description = Description() if description is None else description
+    description.check(network.in_features, network.out_features)
     posterior = posterior and network.has_posterior
     constants = network.constants if posterior else []
-    config = {
-        "in_features": network.in_features,
-        "threshold": network.threshold,
-        "posterior": posterior,
-        "layers": [_layer_config(layer) for layer in network.layers],
-        "constants": [_layer_config(layer) for layer in constants],
-    }
-    tensors: dict[str, tuple[str, NDArray]] = {}
-    if network.inputs.size != network.in_features:
-        tensors["inputs"] = _index(network.inputs)
+    tensors: dict[str, _safetensors.Tensor] = {}
+    configs: dict[str, list[dict[str, Any]]] = {"layers": [], "constants": []}
     for kind, layers in (("layers", network.layers), ("constants", constants)):
         for i, layer in enumerate(layers):
-            for name, tensor in _layer_tensors(layer, posterior, dtype).items():
+            kept_as = format or layer.stored_as
+            block = layer.block if FORMATS.find(kept_as).keeps_blocks else (1, 1)
+            configs[kind].append(
+                {"rows": layer.rows, "cols": layer.cols, "relu": layer.relu, "block": list(block),
+                 "format": kept_as}
+            )  # fmt: skip
+            for name, tensor in _layer_tensors(layer, kept_as, posterior, dtype).items():
                 tensors[f"{kind}.{i}.{name}"] = tensor
-    metadata = {"format": FORMAT, "version": VERSION, "config": json.dumps(config)}
-    with replace_file(Path(path)) as temporary:
-        _safetensors.write(temporary, tensors, metadata)
+    # A reader makes up to one index per weight of the first layer, and not one more.
+    uses_all = network.inputs.size == network.in_features
+    if not (uses_all and network.inputs.size <= tensors["layers.0.mean"][1].size):
+        tensors["inputs"] = _index(network.inputs)
+    config = {
+        "in_features": network.in_features, "threshold": network.threshold, "posterior": posterior, **configs
+    }
+    metadata = {
+        "format": FORMAT, "version": VERSION, "config": json.dumps(config), **description.to_metadata()
+    }
+    path = Path(path)
+    try:
+        with replace_file(path) as temporary:
+            _safetensors.write(temporary, tensors, metadata)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise type(error)(error.errno, f"the network was not saved: {reason}", str(path)) from None
 
 
-def _layer_config(layer: SparseLayer) -> dict[str, object]:
-    return {"rows": layer.rows, "cols": layer.cols, "relu": layer.relu, "block": list(layer.block)}
-
-
-def _index(a: NDArray) -> tuple[str, NDArray]:
+def _index(a: NDArray[Any]) -> _safetensors.Tensor:
     fits = a.size == 0 or a.max() < 1 << 16
     return ("U16", a.astype(np.uint16)) if fits else ("I32", a.astype(np.int32))
 
 
 def _layer_tensors(
-    layer: SparseLayer, posterior: bool, dtype: str
-) -> dict[str, tuple[str, NDArray]]:
-    blocks = layer.blocks
-    if blocks is None:
-        rows, columns, width = layer.row_of, layer.columns, layer.cols
-        mean, scale = layer.mean, layer.scale
-    else:
-        grid_rows = blocks.block_row_offsets.size - 1
-        rows = np.repeat(np.arange(grid_rows), np.diff(blocks.block_row_offsets))
-        columns, width = blocks.block_columns, -(-layer.cols // layer.block[1])
-        mean, scale = blocks.values, blocks.scales
-    gaps = encode_positions(rows.astype(np.int64) * width + columns)
-    tensors = {
-        "gaps": ("U8" if gaps.dtype == np.uint8 else "U16", gaps),
-        "mean": _safetensors.weights(mean, dtype),
-        "bias_mean": ("F32", layer.bias_mean),
-    }
-    if posterior:
-        tensors["scale"] = _safetensors.weights(scale, dtype)
+    layer: SparseLayer, kept_as: str, posterior: bool, dtype: str
+) -> dict[str, _safetensors.Tensor]:
+    tensors: dict[str, _safetensors.Tensor] = {"bias_mean": ("F32", layer.bias_mean)}
+    for name, a in FORMATS.find(kept_as).to_file(layer).items():
+        if name == "scale" and not posterior:
+            continue
+        tensors[name] = _safetensors.weights(a, dtype) if a.dtype == np.float32 else _safetensors.integers(a)
+    if posterior and layer.bias_scale is not None:
         tensors["bias_scale"] = ("F32", layer.bias_scale)
     if not np.array_equal(layer.row_index, np.arange(layer.rows)):
         tensors["row_index"] = _index(layer.row_index)
@@ -138,15 +118,23 @@ def _layer_tensors(
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_artifact(path: str | PathLike) -> SparseNetwork:
-    """Read a network. ValueError, with the reason, for whatever ``write_artifact`` did not write."""
+def read_artifact(path: str | PathLike[str]) -> tuple[CheckedNetwork, Description]:
+    """Read a network, checked, and what it is about.
+
+    ValueError, with the reason, for whatever ``write_artifact`` did not write.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(
+            f"{path} is a folder; expected a file that SparseModel.save or `fastlbbnn select` wrote"
+        )
     try:
-        return _read(Path(path))
+        return _read(path)
     except ValueError as error:
         raise ValueError(f"{path} is not a usable selected network: {error}") from None
 
 
-def _read(path: Path) -> SparseNetwork:
+def _read(path: Path) -> tuple[CheckedNetwork, Description]:
     file = _safetensors.Reader(path)
     metadata = file.metadata
     if metadata.get("format") != FORMAT:
@@ -154,37 +142,51 @@ def _read(path: Path) -> SparseNetwork:
             f"its metadata says format={metadata.get('format')!r}; expected {FORMAT!r} (written by "
             "SparseModel.save)"
         )
+    if metadata.get("version") == "1":
+        raise ValueError(
+            "it has version '1', which does not say how rows are prepared and what the outputs mean; select "
+            "the network again from its run (fastlbbnn select RUN) or model (fastlbbnn.select)"
+        )
     if metadata.get("version") != VERSION:
         raise ValueError(
             f"it has version {metadata.get('version')!r} and this package reads {VERSION!r}; upgrade "
             "fastlbbnn or save the network again"
         )
+    file.check_checksum()
     config = _parse_config(metadata.get("config"))
     posterior = config["posterior"]
     layers = _read_layers(file, "layers", config["layers"], posterior)
     if not layers:
         raise ValueError("it has no layers")
-    inputs = file.index("inputs")
-    if inputs is None:
-        if layers[0].cols != config["in_features"]:
-            raise ValueError(f"it lacks inputs, and uses {layers[0].cols} of {config['in_features']}")
-        inputs = np.arange(layers[0].cols, dtype=np.int32)
     network = SparseNetwork(
-        layers=layers, inputs=inputs, in_features=config["in_features"],
-        threshold=config["threshold"],
+        layers=layers, inputs=_read_inputs(file, layers[0], config["in_features"]),
+        in_features=config["in_features"], threshold=config["threshold"],
         constants=_read_layers(file, "constants", config["constants"], posterior),
     )
     file.all_read()
-    check_network(network)
-    return network
+    found = checked(network)
+    description = Description.from_metadata(metadata)
+    description.check(network.in_features, network.out_features)
+    return found, description
 
 
-def _parse_config(text: str | None) -> dict:
+def _read_inputs(file: _safetensors.Reader, first: SparseLayer, in_features: int) -> NDArray[np.int32]:
+    inputs = file.index("inputs")
+    if inputs is not None:
+        return inputs
+    if first.cols != in_features:
+        raise ValueError(f"it lacks inputs, and uses {first.cols} of {in_features}")
+    if first.cols > file.count("layers.0.mean"):
+        raise ValueError(f"it claims to use {first.cols} inputs, and has fewer weights for them")
+    return np.arange(first.cols, dtype=np.int32)
+
+
+def _parse_config(text: str | None) -> dict[str, Any]:
     try:
         config = json.loads(text or "")
     except (ValueError, RecursionError):
         raise ValueError("its config is not JSON") from None
-    kinds = {"in_features": int, "threshold": (int, float), "posterior": bool, "layers": list,
+    kinds: dict[str, Any] = {"in_features": int, "threshold": (int, float), "posterior": bool, "layers": list,
              "constants": list}
     if not isinstance(config, dict) or set(config) != set(kinds):
         raise ValueError(f"its config does not have the fields {', '.join(kinds)}")
@@ -207,53 +209,69 @@ def _check_layer_config(layer: object) -> None:
 
     if not (
         isinstance(layer, dict)
-        and set(layer) == {"rows", "cols", "relu", "block"}
+        and set(layer) == {"rows", "cols", "relu", "block", "format"}
+        and isinstance(layer["format"], str)
         and natural(layer["rows"], 0)
         and natural(layer["cols"], 0)
         and isinstance(layer["relu"], bool)
         and isinstance(layer["block"], list)
         and len(layer["block"]) == 2
         and all(natural(n, 1) for n in layer["block"])
+        and layer["block"][0] * layer["block"][1] <= LIMIT
     ):
         raise ValueError(f"its config has a layer {str(layer)[:80]}")
 
 
+@dataclass(frozen=True)
+class StoredLayer:
+    """What a format reads a layer from: sizes that the config claims, and the file's tensors."""
+
+    file: _safetensors.Reader
+    name: str
+    rows: int
+    cols: int
+    block: tuple[int, int]
+    posterior: bool
+
+    def shape(self, tensor: str) -> tuple[int, ...]:
+        return self.file.shape(f"{self.name}.{tensor}")
+
+    def integers(self, tensor: str) -> NDArray[Any]:
+        """uint8, uint16 or int32, as written."""
+        return self.file.integers(f"{self.name}.{tensor}")
+
+    def mean_and_scale(
+        self, shape: tuple[int, ...]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """The weights, and with a posterior their scales."""
+        mean = self.file.weights(f"{self.name}.mean", shape)
+        return mean, self.file.weights(f"{self.name}.scale", shape) if self.posterior else None
+
+
 def _read_layers(
-    file: _safetensors.Reader, kind: str, configs: list[dict], posterior: bool
+    file: _safetensors.Reader, kind: str, configs: list[dict[str, Any]], posterior: bool
 ) -> list[SparseLayer]:
     layers = []
     for i, config in enumerate(configs):
-        # Rows are as many as biases in the file, and columns as many as rows or inputs before: the
+        # There are as many rows as biases in the file, and as many columns as rows or inputs before: the
         # sizes in the config are only believed where the file has the arrays to show for them.
-        name, rows, cols = f"{kind}.{i}", config["rows"], config["cols"]
+        name, rows = f"{kind}.{i}", config["rows"]
         block = (config["block"][0], config["block"][1])
         bias = file.floats(f"{name}.bias_mean", (rows,))
         bias_scale = file.floats(f"{name}.bias_scale", (rows,)) if posterior else None
         row_index = file.index(f"{name}.row_index")
         if row_index is None:
             row_index = np.arange(rows, dtype=np.int32)
-        grid = (-(-rows // block[0]), -(-cols // block[1]))
-        gaps = file.array(f"{name}.gaps")
-        shape = file.shape(f"{name}.mean")
-        if block != (1, 1) and shape[1:] != block:
-            raise ValueError(f"{name}.mean is {list(shape)}; expected blocks of {list(block)}")
-        if block == (1, 1) and len(shape) != 1:
-            raise ValueError(f"{name}.mean is {list(shape)}; expected a vector")
-        positions = decode_positions(f"{name}.gaps", gaps, shape[0], grid[0] * grid[1])
-        mean = file.weights(f"{name}.mean", shape)
-        scale = file.weights(f"{name}.scale", shape) if posterior else None
-        # (No positions, no columns: 1 stands in for a width of 0.)
-        at_row, at_col = np.divmod(positions, max(1, grid[1]))
-        offsets, columns = row_offsets_of(at_row, grid[0]), at_col.astype(index_dtype(grid[1]))
-        blocks = None
-        if block != (1, 1):
-            blocks = BlockArrays(offsets.astype(np.int32), columns, mean, scale)
-            offsets, columns, mean, scale = rows_of_blocks(blocks, rows, cols, block)
-        layers.append(
-            SparseLayer(
-                rows=rows, cols=cols, row_offsets=offsets, columns=columns, mean=mean, scale=scale,
-                bias_mean=bias, bias_scale=bias_scale, row_index=row_index, relu=config["relu"],
-                block=block, blocks=blocks,
+        if config["format"] not in FORMATS:
+            raise ValueError(
+                f"{name} is kept as {config['format']!r}; expected one of {', '.join(FORMATS)} (a format of "
+                "your own is registered before the file is read: fastlbbnn.sparse.FORMATS)"
             )
-        )
+        stored = StoredLayer(file, name, rows, config["cols"], block, posterior)
+        found = FORMATS[config["format"]].from_file(stored)
+        layers.append(SparseLayer(
+            rows=rows, cols=config["cols"], row_offsets=found.row_offsets, columns=found.columns,
+            mean=found.mean, scale=found.scale, bias_mean=bias, bias_scale=bias_scale, row_index=row_index,
+            relu=config["relu"], block=block, blocks=found.blocks,
+        ))
     return layers

@@ -1,11 +1,18 @@
-"""Whether arrays make a network: asked before any of them is indexed or handed to C++."""
+"""Whether arrays make a network: asked once, before any of them is indexed or handed to C++.
+
+What was asked is a ``CheckedNetwork``; whatever computes or writes takes one and does not ask again.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .formats import SparseLayer, SparseNetwork
+from .formats import FORMATS
+from .network import SparseLayer, SparseNetwork
 
 #: Units and weights a layer may have: indices and offsets in C++ are 32 bits wide.
 LIMIT = 2**31 - 1
@@ -16,8 +23,9 @@ def _require(holds: bool, text: str) -> None:
         raise ValueError(text)
 
 
-def _check_array(name: str, a: object, dtypes: tuple[type, ...], shape: tuple[int, ...]) -> None:
-    _require(isinstance(a, np.ndarray), f"{name} is a {type(a).__name__}; expected a numpy array")
+def _check_array(name: str, a: object, dtypes: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    if not isinstance(a, np.ndarray):
+        raise ValueError(f"{name} is a {type(a).__name__}; expected a numpy array")
     _require(
         a.dtype in [np.dtype(d) for d in dtypes],
         f"{name} is {a.dtype}; expected {' or '.join(np.dtype(d).name for d in dtypes)}",
@@ -26,7 +34,7 @@ def _check_array(name: str, a: object, dtypes: tuple[type, ...], shape: tuple[in
     _require(a.flags.c_contiguous, f"{name} is not contiguous")
 
 
-def check_offsets(name: str, offsets: NDArray, total: int) -> None:
+def check_offsets(name: str, offsets: NDArray[Any], total: int) -> None:
     """Offsets start at 0, never fall and end at ``total``."""
     _require(
         offsets[0] == 0 and offsets[-1] == total and bool((offsets[1:] >= offsets[:-1]).all()),
@@ -34,7 +42,7 @@ def check_offsets(name: str, offsets: NDArray, total: int) -> None:
     )
 
 
-def check_ascending(name: str, columns: NDArray, offsets: NDArray, limit: int) -> None:
+def check_ascending(name: str, columns: NDArray[Any], offsets: NDArray[Any], limit: int) -> None:
     """Indices below ``limit``, rising within every row."""
     if columns.size == 0:
         return
@@ -83,11 +91,8 @@ def check_layer(name: str, layer: SparseLayer) -> None:
         _check_array(f"{name}.scale", layer.scale, (np.float32,), (nnz,))
         _check_array(f"{name}.bias_scale", layer.bias_scale, (np.float32,), (rows,))
         _check_finite(f"{name}.scale", layer.scale, scale=True)
-        _check_finite(f"{name}.bias_scale", layer.bias_scale, scale=True)
-    _check_blocks(name, layer)
-
-
-def _check_blocks(name: str, layer: SparseLayer) -> None:
+        if layer.bias_scale is not None:
+            _check_finite(f"{name}.bias_scale", layer.bias_scale, scale=True)
     (bn, bk), blocks = layer.block, layer.blocks
     _require(
         isinstance(bn, int) and isinstance(bk, int) and 1 <= bn <= LIMIT and 1 <= bk <= LIMIT,
@@ -97,6 +102,13 @@ def _check_blocks(name: str, layer: SparseLayer) -> None:
         (blocks is None) == (layer.block == (1, 1)),
         f"{name} has block={layer.block} and {'no ' if blocks is None else ''}block arrays",
     )
+    for known in FORMATS.values():
+        known.check(name, layer)
+
+
+def check_blocks(name: str, layer: SparseLayer) -> None:
+    """Whether the arrays of blocks hold the layer's weights."""
+    (bn, bk), blocks = layer.block, layer.blocks
     if blocks is None:
         return
     grid_rows, grid_cols = -(-layer.rows // bn), -(-layer.cols // bk)
@@ -113,10 +125,31 @@ def _check_blocks(name: str, layer: SparseLayer) -> None:
     per_row = np.zeros(grid_rows, np.int64)
     widths = np.minimum(bk, layer.cols - blocks.block_columns.astype(np.int64) * bk)
     np.add.at(per_row, np.repeat(np.arange(grid_rows), np.diff(offsets)), widths)
+    in_blocks = per_row[np.arange(layer.rows) // bn]
     _require(
-        bool((np.diff(layer.row_offsets) == np.repeat(per_row, bn)[: layer.rows]).all()),
+        bool((np.diff(layer.row_offsets) == in_blocks).all()),
         f"{name}: rows and blocks do not hold the same weights",
     )
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedNetwork:
+    """A network of which ``check_network`` found nothing wrong; ``checked`` makes one."""
+
+    network: SparseNetwork
+
+
+def checked(network: SparseNetwork | CheckedNetwork) -> CheckedNetwork:
+    """The network, checked now unless it was before. ValueError with what is wrong."""
+    if isinstance(network, CheckedNetwork):
+        return network
+    if not isinstance(network, SparseNetwork):
+        raise TypeError(
+            f"network is a {type(network).__name__}; expected a SparseModel or SparseNetwork (from "
+            "fastlbbnn.select or SparseModel.load)"
+        )
+    check_network(network)
+    return CheckedNetwork(network)
 
 
 def check_network(network: SparseNetwork) -> None:

@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import math
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from .. import reference
+from .. import __version__, reference
 from ..nn.linear import BayesianLinear
 from ..ops.checks import explain_failure
 from ..ops.parameters import LayerParameters
-from ..structure.paths import chain, check_threshold, kept_weights, resolve_threshold, warn_if_constant
-from .formats import SparseLayer, SparseNetwork, blocks_from_grid, index_dtype, row_offsets_of
+from ..structure.paths import (
+    Structure,
+    chain,
+    check_threshold,
+    connects,
+    kept_weights,
+    resolve_threshold,
+    structure_of_layers,
+    warn_if_constant,
+)
 from .model import SparseModel
+from .network import SparseLayer, SparseNetwork, blocks_from_grid, index_dtype, row_offsets_of
+
+if TYPE_CHECKING:
+    from ..data.preparation import Preparation
 
 
 def select(
-    model: nn.Module, threshold: float = 0.5, *, reconnect: bool = False, posterior: bool = True
+    model: nn.Module,
+    threshold: float = 0.5,
+    *,
+    reconnect: bool = False,
+    posterior: bool = True,
+    preparation: Preparation | None = None,
+    class_names: Sequence[str] | None = None,
+    likelihood: Any = None,
+    provenance: Mapping[str, Any] | None = None,
 ) -> SparseModel:
     """The network with the weights whose inclusion probability is above ``threshold``.
 
@@ -41,7 +65,61 @@ def select(
         reconnect: where nothing connects inputs and outputs, lower the threshold until something does
             (``fastlbbnn.resolve_threshold``).
         posterior: keep the scales for sampled predictions; else the means alone.
+        preparation: how raw rows become the network's inputs (``Dataset.preparation``): the selected model
+            then takes raw rows, and answers in the units of the data. None: rows are inputs.
+        class_names: names of the classes; by default the preparation's.
+        likelihood: what the outputs mean; by default the model's own.
+        provenance: where the model came from, to be kept with it: what JSON holds. Versions and the density
+            are added.
     """
+    found = selection_of(model, threshold, reconnect=reconnect, posterior=posterior, stacklevel=4)
+    return found.describe(preparation, class_names, likelihood, provenance)
+
+
+@dataclass(eq=False)
+class Selection:
+    """A selected network, and the layers that it was selected from."""
+
+    network: SparseNetwork
+    threshold: float
+    trained: nn.Module
+    layers: list[nn.Module]
+    kept: list[Tensor]  # by layer, bool [out_features, in_features]
+
+    @cached_property
+    def structure(self) -> Structure:
+        """``fastlbbnn.structure_of`` the trained network at the threshold."""
+        return structure_of_layers(self.layers, self.kept, self.threshold)
+
+    def describe(
+        self,
+        preparation: Preparation | None = None,
+        class_names: Sequence[str] | None = None,
+        likelihood: Any = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> SparseModel:
+        """The model, with what it is about: see ``select``."""
+        weights = sum(mask.numel() for mask in self.kept)
+        about = {
+            "versions": {
+                "fastlbbnn": __version__, "torch": torch.__version__, "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            "density": sum(int(mask.sum()) for mask in self.kept) / weights,
+            **(provenance or {}),
+        }
+        return SparseModel(
+            self.network, preparation=preparation, class_names=class_names,
+            likelihood=getattr(self.trained, "likelihood", None) if likelihood is None else likelihood,
+            provenance=about,
+        )
+
+
+def selection_of(
+    model: nn.Module, threshold: float = 0.5, *, reconnect: bool = False, posterior: bool = True,
+    stacklevel: int = 3,
+) -> Selection:
+    """What ``select`` finds, before it is described. Each layer is asked once what it keeps."""
     threshold = check_threshold(threshold)
     # Parameters are checked first: probabilities of nan connect nothing.
     trained = chain(model, (BayesianLinear,))
@@ -49,13 +127,16 @@ def select(
         # Mean logits: a selection draws nothing.
         logits = None if layer.inclusion is None else layer.inclusion.location()
         explain_failure((LayerParameters(layer.kappa, layer.rho, logits, layer.bias_kappa, layer.bias_rho),))
-    if reconnect:
-        threshold = resolve_threshold(model, threshold, stacklevel=3)
-    else:
-        warn_if_constant(model, threshold, stacklevel=3)
-    layers = [_TrainedLayer.of(layer, relu, threshold) for layer, relu in trained]
+    kept = [kept_weights(layer, threshold) for layer, _ in trained]
+    if not connects(kept):
+        if reconnect:
+            threshold = resolve_threshold(model, threshold, stacklevel=stacklevel)
+            kept = [kept_weights(layer, threshold) for layer, _ in trained]
+        else:
+            warn_if_constant(model, threshold, stacklevel=stacklevel)
+    layers = [_TrainedLayer.of(layer, relu, mask) for (layer, relu), mask in zip(trained, kept)]
     network = _compact(layers, threshold, posterior)
-    return SparseModel(network)
+    return Selection(network, threshold, model, [layer for layer, _ in trained], kept)
 
 
 @dataclass
@@ -72,13 +153,12 @@ class _TrainedLayer:
 
     @staticmethod
     @torch.no_grad()
-    def of(layer: BayesianLinear, relu: bool, threshold: float) -> _TrainedLayer:
-        kept = kept_weights(layer, threshold)
+    def of(layer: BayesianLinear, relu: bool, kept: Tensor) -> _TrainedLayer:
         block = (1, 1) if layer.inclusion is None else layer.block
         zeros = torch.zeros(kept.shape[0])
         no_bias = layer.bias_kappa is None
 
-        def numpy(t: torch.Tensor) -> NDArray:
+        def numpy(t: Tensor) -> NDArray[Any]:
             t = t.detach().cpu()
             return (t if t.dtype == torch.bool else t.float()).contiguous().numpy()
 

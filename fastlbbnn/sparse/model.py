@@ -1,63 +1,115 @@
-"""A selected network on the torch side: callable, with plans, samples, files and a way back."""
+"""A selected network to predict with: of numpy alone, and of torch where it is given tensors."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
+import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-from .. import reference
-from .._util.checks import check_positive_int, check_samples
-from ..inference.likelihoods import Likelihood, as_likelihood
-from ..ops.backends import cpp as _extension
-from ..ops.dispatch import draw_seed
 from .artifact import read_artifact, write_artifact
-from .check import check_network
-from .engines import native as _library
-from .engines.cpu import CODES, Draws, Engine, fit_side_by_side
-from .engines.plan import Plan, Planner
-from .formats import SparseLayer, SparseNetwork
-from .sampling import SampledLayers, sample_layers
+from .check import CheckedNetwork, checked
+from .description import Description
+from .engines import Drawn, Engine, find_engine
+from .engines.arrays import NUMPY, Arrays
+from .engines.cpu import CpuEngine, Kernels, kernels_of
+from .engines.plan import Plan
+from .network import SparseNetwork
+from .responses import config_of, mean_of
+from .rows import Rows, is_tensor
+from .sampling import check_draw
 
-#: Batch sizes whose plans are remembered.
-_REMEMBERED = 256
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
-
-@functools.cache
-def _borrow_torch_threads() -> None:
-    """Let the library compute with torch's threads: of two sets of them each would hinder the other."""
-    if _extension.load() is None and not _library.unavailable():
-        lender = ctypes.CDLL(str(_extension.library_path())).fastlbbnn_run_parallel
-        _library.library().fl_sparse_borrow_threads(ctypes.cast(lender, ctypes.c_void_p))
+    from ..data.preparation import Preparation
 
 
 class SparseModel:
     """What ``fastlbbnn.select`` gives and ``SparseModel.load`` reads: a network to predict with.
 
-    Calling it computes the outputs at the mean weights, on CPU in float32, with as many threads as torch
-    uses; no gradients. ``sample`` and ``predict`` draw weights from their posterior.
+    Calling it with raw rows computes the outputs at the mean weights: rows are prepared as in training, and
+    numbers whose targets were scaled come in the units of the data, in float64 (other outputs, such as
+    logits, are float32). Rows are a torch tensor (the result is one, without gradients), a numpy array, or
+    columns by name: a mapping, a list of mappings, a frame. Without a preparation they are the network's
+    inputs. ``sample`` and ``predict`` draw weights from their posterior.
+
+    Args:
+        preparation: how raw rows become inputs; None: they are the inputs.
+        class_names: of the outputs; by default the preparation's.
+        likelihood: what the outputs mean: a name, a ``Likelihood`` or its configuration.
+        provenance: where the network came from; whatever JSON holds.
+        threads: how many a pass may use; None: with tensors as many as torch uses, else one for each
+            processor that this process may use.
     """
 
-    def __init__(self, network: SparseNetwork) -> None:
-        check_network(network)
-        self.network = network
-        self.in_features = network.in_features
-        self.out_features = network.out_features
-        self._engine = None if _library.unavailable() else Engine(network)
-        _borrow_torch_threads()
-        self._planner = Planner(network, self._engine, self._dense_timer)
-        self._passes: dict[tuple[int, int], Callable[[Tensor], Tensor]] = {}
-        self._weights: dict[int, tuple[Tensor, Tensor]] = {}
+    def __init__(
+        self,
+        network: SparseNetwork | CheckedNetwork,
+        *,
+        preparation: Preparation | None = None,
+        class_names: Sequence[str] | None = None,
+        likelihood: Any = None,
+        provenance: Mapping[str, Any] | None = None,
+        threads: int | None = None,
+    ) -> None:
+        description = Description.of(preparation, class_names, likelihood, provenance)
+        self._start(checked(network), description, threads)
+
+    def _start(self, network: CheckedNetwork, description: Description, threads: int | None) -> None:
+        if threads is not None:
+            _check_positive("threads", threads)
+        self._checked = network
+        self.network = network.network
+        self.in_features = self.network.in_features
+        self.out_features = self.network.out_features
+        description.check(self.in_features, self.out_features)
+        self.description = description
+        self.threads = threads
+        self._formats: str | Sequence[str] | None = None
+        self._kernels: Kernels | None = None
+        self._engines: dict[str, CpuEngine] = {}
+        self._device: Engine | None = None
+        self._device_options: tuple[str, dict[str, Any]] | None = None
+        self._rows = Rows(self.in_features, description.preparation)
+
+    # --- copies --------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Arrays and descriptions; what was compiled, planned or timed is made anew."""
+        return {
+            "network": self.network, "description": self.description, "threads": self.threads,
+            "formats": self._formats, "device": self._device_options,
+        }  # fmt: skip
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._start(checked(state["network"]), state["description"], state["threads"])
+        self._formats = state["formats"]
+        if state["device"] is not None:
+            self._move(*state["device"])
 
     # --- the network ---------------------------------------------------------------------------
+
+    @property
+    def preparation(self) -> Preparation | None:
+        return self.description.preparation
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return self.description.class_names
+
+    @property
+    def likelihood(self) -> Mapping[str, Any] | None:
+        """Its configuration, ``{"name": ...}``; None where nobody said."""
+        return self.description.likelihood
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        return self.description.provenance
 
     @property
     def is_constant(self) -> bool:
@@ -80,12 +132,20 @@ class SparseModel:
         blocks = {layer.block for layer in layers} - {(1, 1)}
         shown = f", blocks of {', '.join(map(str, sorted(blocks)))}" if blocks else ""
         kind = "posterior" if self.has_posterior else "means alone"
+        likelihood = "" if self.likelihood is None else f", {self.likelihood['name']}"
         return (
-            f"SparseModel({sizes}, {self.nnz} weights, {self.in_features} input features{shown}, {kind})"
+            f"SparseModel({sizes}, {self.nnz} weights, {self.in_features} input features{shown}, "
+            f"{kind}{likelihood})"
         )
 
     def to_dense(self) -> nn.Sequential:
-        """The same network at its means as nn.Linear and nn.ReLU, for all ``in_features`` inputs."""
+        """The same network at its means as nn.Linear and nn.ReLU, for all ``in_features`` inputs.
+
+        It takes inputs, not raw rows, and gives outputs as they are.
+        """
+        import torch
+        from torch import nn
+
         modules: list[nn.Module] = []
         for i, layer in enumerate(self.network.layers):
             weight = layer.dense()
@@ -104,141 +164,112 @@ class SparseModel:
 
     # --- files ---------------------------------------------------------------------------------
 
-    def save(self, path: str | PathLike, *, posterior: bool = True, dtype: str = "float32") -> None:
-        """Write one safetensors file.
+    def save(
+        self, path: str | PathLike[str], *, posterior: bool = True, dtype: str = "float32",
+        format: str | None = None,
+    ) -> None:
+        """Write one safetensors file, with everything that predictions need.
 
         Args:
             posterior: keep the scales (if the network has them), for sampled predictions.
             dtype: of the weights, "float32" or "bfloat16" (half the size, three significant digits).
+            format: keep the layers in this sparse format; None: each in its own.
         """
-        write_artifact(self.network, path, posterior=posterior, dtype=dtype)
+        write_artifact(
+            self._checked, path, description=self.description, posterior=posterior, dtype=dtype, format=format
+        )
 
     @classmethod
-    def load(cls, path: str | PathLike) -> SparseModel:
+    def load(cls, path: str | PathLike[str], *, threads: int | None = None) -> SparseModel:
         """Read what ``save`` wrote. ValueError for any other, damaged or malicious file."""
-        return cls(read_artifact(path))
+        model = cls.__new__(cls)
+        model._start(*read_artifact(path), threads)
+        return model
 
-    # --- plans ---------------------------------------------------------------------------------
+    # --- engines and plans ---------------------------------------------------------------------
+
+    def on(self, device: str, /, **options: Any) -> SparseModel:
+        """The same model on a device: "cpu", or "cuda" with ``dtype=torch.bfloat16`` and the like.
+
+        The arrays are shared; tensors that it is given are on the device.
+        """
+        model = type(self).__new__(type(self))
+        model._start(self._checked, self.description, self.threads)
+        model._formats = self._formats
+        if device != "cpu":
+            model._move(device, options)
+        return model
+
+    def _move(self, device: str, options: dict[str, Any]) -> None:
+        name = device.partition(":")[0]
+        self._device = find_engine(name)(self._checked, **{"device": device, **options})
+        self._device_options = device, options
+
+    def _engine(self, arrays: Arrays) -> CpuEngine:
+        found = self._engines.get(arrays.name)
+        if found is None:
+            if self._kernels is None:
+                self._kernels = kernels_of(self._checked)
+            found = CpuEngine(self._checked, arrays=arrays, kernels=self._kernels, threads=self.threads)
+            if self._formats is not None:
+                found.use(self._formats)
+            self._engines[arrays.name] = found
+        return found
+
+    def _usual_engine(self) -> CpuEngine:
+        """That of tensors where torch is there."""
+        return self._engine(torch_arrays() if "torch" in sys.modules else NUMPY)
 
     def plan(self, batch: int, *, samples: int = 1) -> Plan:
-        """How a batch of this size is computed, with torch's current number of threads.
+        """How a batch of this size is computed on the CPU, with the current number of threads.
 
         The first plan for a number of threads times the layers, for less than a tenth of a second.
         """
-        check_positive_int("batch", batch)
-        check_samples(samples)
-        return self._planner.plan(batch, torch.get_num_threads(), samples)
+        for name, value in (("batch", batch), ("samples", samples)):
+            _check_positive(name, value)
+        return self._usual_engine().plan(batch, samples)
+
+    def candidates(self, layer: int) -> list[str]:
+        """Names of the formats that a layer can have."""
+        return self._usual_engine().planner.candidates(layer)
 
     def use(self, formats: str | Sequence[str] | None) -> SparseModel:
-        """Set the formats by hand ("dense", "csr", "bsr", or one a layer); None: by plan again."""
-        self._planner.use(formats)
-        self._passes.clear()
+        """Set the formats by hand ("dense", "csr", "bsr", or one per layer); None: by plan again."""
+        self._usual_engine().use(formats)
+        for engine in self._engines.values():
+            engine.use(formats)
+        self._formats = formats
         return self
-
-    def _dense_timer(self, layer: SparseLayer, batch: int) -> Callable[[], Tensor]:
-        weight, bias = torch.from_numpy(layer.dense()), torch.from_numpy(layer.bias_mean)
-        x = torch.rand(batch, layer.cols, generator=torch.Generator().manual_seed(0))
-        if layer.relu:
-            return lambda: F.linear(x, weight, bias).relu_()
-        return lambda: F.linear(x, weight, bias)
 
     # --- predictions ---------------------------------------------------------------------------
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """``[..., in_features] -> [..., out_features]``, at the mean weights."""
-        rows = self._rows(x)
-        batch = rows.shape[0]
-        if batch == 0:
-            return x.new_empty((*x.shape[:-1], self.out_features))
-        key = (batch, torch.get_num_threads())
-        forward = self._passes.get(key)
-        if forward is None:
-            forward = self._prepare(*key)
-        y = forward(rows)
-        return y if x.dim() == 2 else y.view(*x.shape[:-1], self.out_features)
+    def __call__(self, rows: Any) -> Any:
+        """``[..., columns] -> [..., out_features]``, at the mean weights, in the units of the data."""
+        return self._in_units(self._forward(rows, raw=True))
 
-    def _rows(self, x: Tensor) -> Tensor:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"x is a {type(x).__name__}; expected a tensor [..., {self.in_features}]")
-        if x.dtype is not torch.float32:
-            raise TypeError(f"x is {x.dtype}; expected torch.float32")
-        if not x.is_cpu:
-            raise ValueError(f"x is on {x.device}; expected the CPU (move it with .cpu())")
-        shape = x.shape
-        if len(shape) == 0 or shape[-1] != self.in_features:
-            raise ValueError(f"x is {list(shape)}; expected a last axis of {self.in_features}")
-        if x.requires_grad:
-            x = x.detach()
-        if len(shape) != 2:
-            x = x.reshape(-1, self.in_features)
-        return x if x.is_contiguous() else x.contiguous()
+    def forward(self, inputs: Any) -> Any:
+        """The network's own outputs, float32, for inputs that are prepared already."""
+        return self._forward(inputs, raw=False)
 
-    def _prepare(self, batch: int, threads: int) -> Callable[[Tensor], Tensor]:
-        """The steps of a pass, in one function."""
-        formats = self._planner.plan(batch, threads).formats
-        steps: list[Callable[[Tensor], Tensor]] = []
-        first = 0
-        while first < len(formats):
-            last = first + 1
-            if formats[first] == "dense":
-                steps.append(self._dense_step(first))
-            else:
-                while last < len(formats) and formats[last] in CODES:
-                    last += 1
-                steps.append(self._library_step(formats, threads, first, last))
-            first = last
+    def _forward(self, rows: Any, raw: bool) -> Any:
+        x, shape = self._rows.of(rows, raw, self._device)
+        if self._device is not None:
+            return self._device.forward(x) if shape is None else self._device.forward(x).view(
+                *shape, self.out_features
+            )
+        arrays = torch_arrays() if is_tensor(x) else NUMPY
+        engine = self._engines.get(arrays.name) or self._engine(arrays)
+        if x.shape[0] == 0:
+            return arrays.from_numpy(np.empty((*(shape or (0,)), self.out_features), np.float32))
+        y = engine.forward(x)
+        return y if shape is None else y.reshape(*shape, self.out_features)
 
-        def forward(x: Tensor) -> Tensor:
-            for step in steps:
-                x = step(x)
-            return x
-
-        if len(self._passes) >= _REMEMBERED:
-            self._passes.clear()
-        self._passes[batch, threads] = forward = steps[0] if len(steps) == 1 else forward
-        return forward
-
-    def _library_step(self, formats, threads, first, last) -> Callable[[Tensor], Tensor]:
-        run = self._engine.runner(formats, threads, first, last)
-        outputs = self.network.layers[last - 1].rows
-
-        def step(x: Tensor) -> Tensor:
-            batch = x.shape[0]
-            y = x.new_empty(batch, outputs)
-            run(x.data_ptr(), batch, y.data_ptr())
-            return y
-
-        return step
-
-    def _dense_weights(self, i: int, values: NDArray[np.float32] | None = None) -> Tensor:
-        """Weights of layer i as a matrix; the first layer takes all input features if most are used."""
-        layer = self.network.layers[i]
-        weight = layer.dense(values)
-        if i == 0 and self._takes_all_inputs() and layer.cols != self.in_features:
-            full = np.zeros((layer.rows, self.in_features), np.float32)
-            full[:, self.network.inputs] = weight
-            weight = full
-        return torch.from_numpy(weight)
-
-    def _takes_all_inputs(self) -> bool:
-        return 2 * self.network.inputs.size >= self.in_features
-
-    def _dense_step(self, i: int) -> Callable[[Tensor], Tensor]:
-        layer = self.network.layers[i]
-        if i not in self._weights:
-            self._weights[i] = (self._dense_weights(i), torch.from_numpy(layer.bias_mean))
-        return self._affine(i, *self._weights[i])
-
-    def _affine(self, i: int, weight: Tensor, bias: Tensor) -> Callable[[Tensor], Tensor]:
-        relu = self.network.layers[i].relu
-        if i == 0 and not self._takes_all_inputs():
-            inputs = torch.from_numpy(self.network.inputs)
-            if relu:
-                return lambda x: F.linear(x.index_select(1, inputs), weight, bias).relu_()
-            return lambda x: F.linear(x.index_select(1, inputs), weight, bias)
-        if relu:
-            return lambda x: F.linear(x, weight, bias).relu_()
-        return lambda x: F.linear(x, weight, bias)
+    def _in_units(self, outputs: Any) -> Any:
+        preparation = self.description.preparation
+        if preparation is None or not preparation.target.is_scaled:
+            return outputs
+        # As large as they may be, answers keep the digits of the network.
+        return preparation.in_units(outputs.double() if is_tensor(outputs) else outputs.astype(np.float64))
 
     # --- sampled predictions -------------------------------------------------------------------
 
@@ -247,139 +278,131 @@ class SparseModel:
         samples: int = 10,
         *,
         generator: torch.Generator | None = None,
+        seed: int | None = None,
         seeds: Sequence[int] | None = None,
     ) -> PosteriorDraws:
-        """Sample the weights once, to predict with them many times: ``draws(x)``.
+        """Sample the weights once, to predict with them many times: ``draws(rows)``.
 
         Args:
             generator: where the seeds come from; the draws are those that the trained network makes in
                 mode "median" with the same generator.
-            seeds: one a layer, instead of a generator.
+            seed: fixes the draws, without torch.
+            seeds: one per layer, instead of either. With none of the three the draws are fresh.
         """
-        check_samples(samples)
+        _check_positive("samples", samples)
+        count = len(self.network.layers)
         if seeds is None:
-            seeds = draw_seed(generator, "cpu", (len(self.network.layers),)).tolist()
-        threads = torch.get_num_threads()
-        if self._engine is None:
-            draw = self._reference_draw
-        else:
-            draw = lambda i, constant, seed, s: self._engine.draw(i, constant, seed, s, threads)  # noqa: E731
-        sampled = [sample_layers(self.network, draw, seeds, s) for s in range(samples)]
-        return PosteriorDraws(self, sampled)
+            if generator is not None or (seed is None and "torch" in sys.modules):
+                from ..ops.dispatch import draw_seed
+
+                seeds = draw_seed(generator, "cpu", (count,)).tolist()
+            else:
+                seeds = [int(s) for s in np.random.default_rng(seed).integers(0, 2**63, count)]
+        seeds = [int(s) for s in seeds]
+        check_draw(self.network, seeds)
+        return PosteriorDraws(self, samples, seeds)
 
     def sample(
         self,
-        x: Tensor,
+        rows: Any,
         samples: int = 10,
         *,
         generator: torch.Generator | None = None,
+        seed: int | None = None,
         seeds: Sequence[int] | None = None,
-    ) -> Tensor:
-        """Outputs at freshly sampled weights, ``[samples, ..., out_features]``."""
-        return self.draw(samples, generator=generator, seeds=seeds)(x)
+    ) -> Any:
+        """Outputs at freshly sampled weights, ``[samples, ..., out_features]``, in the units of the data."""
+        return self.draw(samples, generator=generator, seed=seed, seeds=seeds)(rows)
 
     def predict(
         self,
-        x: Tensor,
+        rows: Any,
         *,
         samples: int | None = None,
-        likelihood: str | Likelihood = "categorical",
-        transform: Callable[[Tensor], Tensor] | None = None,
+        likelihood: Any = None,
+        transform: Callable[[Any], Any] | None = None,
         average: bool = True,
         generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """As ``fastlbbnn.predict`` in mode "median" with ``samples``, else in mode "median-mean"."""
-        if transform is None:
-            transform = as_likelihood(likelihood).mean
+        seed: int | None = None,
+    ) -> Any:
+        """Means of the response, of classes their probabilities; numbers in the units of the data.
+
+        As ``fastlbbnn.predict`` in mode "median" with ``samples``, else in mode "median-mean".
+
+        Args:
+            likelihood: for this call, instead of the model's own.
+            transform: of the network's outputs, instead of a likelihood's mean; the result is left as it is.
+        """
+        config = config_of(likelihood) or self.likelihood
+        if transform is None and config is None:
+            raise ValueError(
+                "the model does not say what its outputs mean; expected likelihood='categorical', 'gaussian', "
+                "... here, or in fastlbbnn.select(model, likelihood=...)"
+            )
+
+        def response(outputs: Any) -> Any:
+            return transform(outputs) if transform is not None else self._in_units(mean_of(config, outputs))
+
         if samples is None:
-            outputs = transform(self(x))
-            return outputs if average else outputs.unsqueeze(0)
-        # The same steps as there, from the generator to the seeds.
-        source = torch.Generator()
-        source.manual_seed(int(torch.randint(0, 2**62, (), generator=generator)))
-        outputs = transform(self.sample(x, samples, generator=source))
-        return outputs.mean(0) if average else outputs
+            answers = response(self._forward(rows, raw=True))
+            return answers if average else answers[None]
+        if generator is not None:
+            # The same steps as in fastlbbnn.predict, from the generator to the seeds.
+            import torch
 
-    def _reference_draw(self, i: int, constant: bool, seed: int, sample: int):
-        """One layer's draw without the library: the noise of all weights, then those that are kept."""
-        network = self.network
-        layer = network.constants[i] if constant else network.layers[i]
-        if not constant:
-            columns = network.inputs if i == 0 else network.layers[i - 1].row_index
-        elif i == 0:
-            columns = np.zeros(0, np.int32)
-        else:
-            columns = network.constants[i - 1].row_index[network.layers[i - 1].rows :]
-        key = torch.tensor(seed)
-
-        def noise(stream, rows: NDArray, cols: NDArray) -> NDArray[np.float32]:
-            if rows.size == 0 or cols.size == 0:
-                return np.zeros((rows.size, cols.size), np.float32)
-            shape = int(rows.max()) + 1, int(cols.max()) + 1
-            return reference.noise.normals(key, stream, sample, *shape).numpy()[np.ix_(rows, cols)]
-
-        eps = noise(reference.noise.Stream.WEIGHT, layer.row_index, columns)
-        values = layer.mean + layer.scale * eps[layer.row_of, layer.columns]
-        eps = noise(reference.noise.Stream.BIAS, np.zeros(1, np.int32), layer.row_index)
-        return values, layer.bias_mean + layer.bias_scale * eps[0]
+            source = torch.Generator()
+            source.manual_seed(int(torch.randint(0, 2**62, (), generator=generator)))
+            generator = source
+        answers = response(self.draw(samples, generator=generator, seed=seed)._forward(rows, raw=True))
+        return answers.mean(0) if average else answers
 
 
 class PosteriorDraws:
     """Weights sampled from a model's posterior. Calling it predicts with each of them."""
 
-    def __init__(self, model: SparseModel, sampled: Sequence[SampledLayers]) -> None:
+    def __init__(self, model: SparseModel, samples: int, seeds: Sequence[int]) -> None:
         self.model = model
-        self.samples = len(sampled)
-        self._sampled = sampled
-        self._packed: dict[tuple[tuple[str, ...], bool], Draws] = {}
-        self._dense: list[list[Callable[[Tensor], Tensor]]] = []
-        #: By batch, threads and the plan's version: as SparseModel's.
-        self._passes: dict[tuple[int, int, int], Callable[[Tensor], Tensor]] = {}
+        self.samples = samples
+        self.seeds = list(seeds)
+        self._drawn: dict[str, Drawn] = {}
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """``[..., in_features] -> [samples, ..., out_features]``."""
+    def __getstate__(self) -> dict[str, Any]:
+        """Weights are a function of their seeds, and drawn anew."""
+        return {"model": self.model, "samples": self.samples, "seeds": self.seeds}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __call__(self, rows: Any) -> Any:
+        """``[..., columns] -> [samples, ..., out_features]``, in the units of the data."""
+        return self.model._in_units(self._forward(rows, raw=True))
+
+    def forward(self, inputs: Any) -> Any:
+        """The network's own outputs, float32, for inputs that are prepared already."""
+        return self._forward(inputs, raw=False)
+
+    def _forward(self, rows: Any, raw: bool) -> Any:
         model = self.model
-        rows = model._rows(x)
-        batch, shape = rows.shape[0], (self.samples, *x.shape[:-1], model.out_features)
-        if batch == 0:
-            return x.new_empty(shape)
-        key = (batch, torch.get_num_threads(), model._planner.version)
-        forward = self._passes.get(key)
-        if forward is None:
-            if len(self._passes) >= _REMEMBERED:
-                self._passes.clear()
-            forward = self._passes[key] = self._prepare(batch, key[1])
-        return forward(rows).view(shape)
+        x, shape = model._rows.of(rows, raw, model._device)
+        arrays: Arrays = torch_arrays() if is_tensor(x) else NUMPY
+        front = (x.shape[0],) if shape is None else shape
+        if x.shape[0] == 0:
+            return arrays.from_numpy(np.empty((self.samples, *front, model.out_features), np.float32))
+        key = arrays.name if model._device is None else "device"
+        if key not in self._drawn:
+            engine: Engine = model._engine(arrays) if model._device is None else model._device
+            self._drawn[key] = engine.draw(self.samples, self.seeds)
+        y = self._drawn[key].forward(x)
+        return y if shape is None else y.reshape(self.samples, *shape, model.out_features)
 
-    def _prepare(self, batch: int, threads: int) -> Callable[[Tensor], Tensor]:
-        """``[batch, in_features] -> [samples, batch, out_features]``."""
-        model = self.model
-        formats = model._planner.plan(batch, threads, samples=self.samples).formats
-        if "dense" in formats:
-            return lambda x: torch.stack([self._dense_pass(s, x) for s in range(self.samples)])
-        packing = formats, fit_side_by_side(self.samples, batch)
-        if packing not in self._packed:
-            self._packed[packing] = Draws(model._engine, formats, self._sampled, packing[1])
-        run = model._engine.runner(formats, threads, draws=self._packed[packing])
 
-        def forward(x: Tensor) -> Tensor:
-            y = x.new_empty((self.samples, batch, model.out_features))
-            run(x.data_ptr(), batch, y.data_ptr())
-            return y
+def torch_arrays() -> Arrays:
+    from .engines.torch_arrays import TORCH, borrow_torch_threads
 
-        return forward
+    borrow_torch_threads()
+    return TORCH
 
-    def _dense_pass(self, sample: int, x: Tensor) -> Tensor:
-        if not self._dense:
-            self._dense = [
-                [
-                    self.model._affine(
-                        i, self.model._dense_weights(i, values), torch.from_numpy(bias)
-                    )
-                    for i, (values, bias) in enumerate(layers)
-                ]
-                for layers in self._sampled
-            ]
-        for step in self._dense[sample]:
-            x = step(x)
-        return x
+
+def _check_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r}; expected a positive int")

@@ -1,15 +1,18 @@
 """The safetensors container, as far as selected networks need it, with numpy alone.
 
 A file is the length of a JSON header (8 bytes), the header, and the tensors' bytes one after another.
+Its metadata hold a checksum: the sha256 of the whole file with zeros in the place of the checksum itself.
 The reader looks at lengths first: nothing is allocated that the file does not hold.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +21,17 @@ from numpy.typing import NDArray
 _LONGEST_HEADER = 16 << 20
 
 #: Name in the file -> how numpy reads it. bfloat16 is the upper half of a float32.
-_DTYPES = {"F32": np.float32, "BF16": np.uint16, "U16": np.uint16, "I32": np.int32, "U8": np.uint8}
+_DTYPES: dict[str, Any] = {
+    "F32": np.float32, "BF16": np.uint16, "U16": np.uint16, "I32": np.int32, "U8": np.uint8
+}
+
+_NO_CHECKSUM = "0" * 64
+
+#: dtype in the file, and the array.
+Tensor = tuple[str, NDArray[Any]]
 
 
-def weights(a: NDArray[np.float32], dtype: str) -> tuple[str, NDArray]:
+def weights(a: NDArray[np.float32], dtype: str) -> Tensor:
     """Weights as they are written; to bfloat16 by rounding to nearest even."""
     if dtype == "float32":
         return "F32", a
@@ -29,12 +39,19 @@ def weights(a: NDArray[np.float32], dtype: str) -> tuple[str, NDArray]:
     return "BF16", ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
-def write(
-    path: Path, tensors: dict[str, tuple[str, NDArray]], metadata: dict[str, str]
-) -> None:
+def integers(a: NDArray[Any]) -> Tensor:
+    """Indices or gaps, in the dtype that they have."""
+    kinds = {np.dtype(np.uint8): "U8", np.dtype(np.uint16): "U16", np.dtype(np.int32): "I32"}
+    if a.dtype not in kinds:
+        raise ValueError(f"a tensor of {a.dtype}; expected uint8, uint16 or int32 for what is not a weight")
+    return kinds[a.dtype], a
+
+
+def write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write the file; its checksum is made here."""
     # The widest dtypes first: every tensor then starts at a multiple of its own item size.
     order = sorted(tensors, key=lambda name: (-tensors[name][1].itemsize, name))
-    header: dict[str, object] = {"__metadata__": metadata}
+    header: dict[str, object] = {"__metadata__": {**metadata, "checksum": _NO_CHECKSUM}}
     at = 0
     for name in order:
         kind, a = tensors[name]
@@ -42,32 +59,44 @@ def write(
         at += a.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    parts = [struct.pack("<Q", len(text)), text]
+    for name in order:
+        a = np.ascontiguousarray(tensors[name][1])
+        parts.append(a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes())
+    digest = _digest(parts)
+    parts[1] = text.replace(_field(_NO_CHECKSUM), _field(digest), 1)
     with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name in order:
-            a = np.ascontiguousarray(tensors[name][1])
-            file.write(a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes())
+        for part in parts:
+            file.write(part)
+
+
+def _field(checksum: str) -> bytes:
+    return f'"checksum":"{checksum}"'.encode()
+
+
+def _digest(parts: list[bytes]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 class Reader:
-    """A file whose header has been checked; tensors are read when they are asked for."""
+    """A file that was read, and whose header has been checked."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            if size < 8:
-                raise ValueError(f"it has {size} bytes; too short for a safetensors file")
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > min(size - 8, _LONGEST_HEADER):
-                raise ValueError(
-                    f"it is no safetensors file, or damaged: {length} bytes of header in a file of {size}"
-                )
-            text = file.read(length)
+        self._data = data = path.read_bytes()
+        size = len(data)
+        if size < 8:
+            raise ValueError(f"it has {size} bytes; too short for a safetensors file")
+        (length,) = struct.unpack("<Q", data[:8])
+        if length > min(size - 8, _LONGEST_HEADER):
+            raise ValueError(
+                f"it is not a safetensors file, or damaged: {length} bytes of header in a file of {size}"
+            )
         self._start = 8 + length
         try:
-            header = json.loads(text)
+            header = json.loads(data[8 : self._start])
         except (ValueError, RecursionError):
             raise ValueError("its header is not JSON") from None
         if not isinstance(header, dict):
@@ -87,23 +116,41 @@ class Reader:
         if at != size - self._start:
             raise ValueError(f"its tensors take {at} bytes and the file has {size - self._start}")
 
+    def check_checksum(self) -> None:
+        """ValueError unless every bit is what was written."""
+        given, header = self.metadata.get("checksum", ""), self._data[8 : self._start]
+        parts = header.split(_field(given))
+        if len(given) != 64 or len(parts) != 2:
+            raise ValueError("it has no checksum, or more than one: it is damaged, or another program wrote it")
+        text = _field(_NO_CHECKSUM).join(parts)
+        if _digest([self._data[:8], text, self._data[self._start :]]) != given:
+            raise ValueError(
+                "its contents are not those that its checksum says: it is damaged; copy or save it again"
+            )
+
     def shape(self, name: str) -> tuple[int, ...]:
         if name not in self._tensors:
             raise ValueError(f"it lacks the tensor {name!r}")
         return self._tensors[name][1]
 
-    def array(self, name: str) -> NDArray:
+    def array(self, name: str) -> NDArray[Any]:
         shape = self.shape(name)
         kind, _, begin, end = self._tensors[name]
         self._unread.discard(name)
-        with open(self._path, "rb") as file:
-            file.seek(self._start + begin)
-            data = file.read(end - begin)
-        if len(data) != end - begin:
-            raise ValueError(f"it ended inside the tensor {name!r}")
         dtype = np.dtype(_DTYPES[kind])
-        raw = np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype)
-        return raw.reshape(shape)
+        data = memoryview(self._data)[self._start + begin : self._start + end]
+        return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+
+    def count(self, name: str) -> int:
+        """Values of a tensor."""
+        return math.prod(self.shape(name))
+
+    def integers(self, name: str) -> NDArray[Any]:
+        """What is not a weight, as written."""
+        self.shape(name)
+        if self._tensors[name][0] not in ("U8", "U16", "I32"):
+            raise ValueError(f"{name} is {self._tensors[name][0]}; expected U8, U16 or I32")
+        return self.array(name)
 
     def floats(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
         if self.shape(name) != shape or self._tensors[name][0] != "F32":

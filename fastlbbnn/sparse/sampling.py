@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .formats import SparseNetwork
+from .network import SparseNetwork
 
 #: Weights (in the order of the layer's arrays) and biases, layer by layer.
 SampledLayers = list[tuple[NDArray[np.float32], NDArray[np.float32]]]
@@ -24,7 +24,7 @@ def check_draw(network: SparseNetwork, seeds: Sequence[int]) -> None:
             "posterior=True"
         )
     if len(seeds) != len(network.layers):
-        raise ValueError(f"{len(seeds)} seeds for {len(network.layers)} layers; expected one a layer")
+        raise ValueError(f"{len(seeds)} seeds for {len(network.layers)} layers; expected one per layer")
 
 
 def sample_layers(

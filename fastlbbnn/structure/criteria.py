@@ -8,18 +8,19 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..inference.elbo import bayesian_layers
 from ..inference.likelihoods import Likelihood
 from ..nn.inclusion import MeanField, RandomLogits
+from ..nn.layer import bayesian_layers
 from ..nn.linear import _CERTAIN, BayesianLinear
 from ..nn.modes import WeightMode
 from ..prediction.metrics import nll_of_draws
-from ..prediction.predict import density, log_prob_draws
+from ..prediction.predict import log_prob_draws
+from ..structure.density import density
 from .most_probable import most_probable_signs
 from .paths import connecting_threshold, is_connected
 
@@ -87,7 +88,7 @@ def criterion_of(
     *,
     mode: WeightMode | str = WeightMode.MEDIAN,
     threshold: float = 0.5,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     samples: int = 100,
     batch_size: int = 1000,
     generator: torch.Generator | None = None,
@@ -105,7 +106,7 @@ def criterion_of(
         raise ValueError(f"mode={mode.value!r}; expected a mode that draws, 'median' or 'sampled'")
     if criterion not in ("waic", "dic", "nll"):
         raise ValueError(f"criterion={criterion!r}; expected 'waic', 'dic' or 'nll'")
-    arguments = {"threshold": threshold, "likelihood": likelihood, "batch_size": batch_size}
+    arguments: dict[str, Any] = {"threshold": threshold, "likelihood": likelihood, "batch_size": batch_size}
     drawn = log_prob_draws(model, x, y, mode=mode, samples=samples, generator=generator, **arguments)
     if criterion == "waic":
         return waic(drawn)
@@ -136,7 +137,7 @@ def best_threshold(
     criterion: CriterionName = "waic",
     grid: Sequence[float] = THRESHOLDS,
     *,
-    likelihood: str | Likelihood = "categorical",
+    likelihood: str | Likelihood | None = None,
     samples: int = 100,
     batch_size: int = 1000,
     generator: torch.Generator | None = None,
@@ -217,7 +218,7 @@ def _most_probable_random(
     inclusion: RandomLogits, starts: int, generator: torch.Generator | None
 ) -> tuple[Tensor, float]:
     xi = inclusion.location()
-    options = {"starts": starts, "generator": generator}
+    options: dict[str, Any] = {"starts": starts, "generator": generator}
     if inclusion.over == "layer":  # all indicators depend on each other: one long row
         signs, log_q = most_probable_signs(xi.flatten(), inclusion.covariance(), **options)
         return (signs > 0.0).view_as(xi), log_q
@@ -243,7 +244,7 @@ def with_structure(model: nn.Module, indicators: Sequence[Tensor | None]) -> nn.
         inclusion = getattr(layer, "inclusion", None)
         if (inclusion is None) != (chosen is None):
             raise ValueError(f"indicators go with layers that have some, and with no others: {layer}")
-        if not isinstance(layer, BayesianLinear) or inclusion is None:
+        if not isinstance(layer, BayesianLinear) or inclusion is None or chosen is None:
             continue
         grid = inclusion.probabilities()
         if chosen.shape != grid.shape:

@@ -8,7 +8,7 @@ others change nothing but constants. All counts are of weights, biases apart.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,8 +63,9 @@ def chain(
 
 def _flat(module: nn.Module) -> Iterator[nn.Module]:
     if isinstance(module, nn.Sequential):
-        for child in module:
-            yield from _flat(child)
+        for name, child in module._modules.items():
+            if name != "likelihood":  # what it states, not what it computes
+                yield from _flat(child)
     else:
         yield module
 
@@ -185,7 +186,11 @@ def structure_of(model: nn.Module, threshold: float = 0.5) -> Structure:
     """
     threshold = check_threshold(threshold)
     layers = [layer for layer, _ in chain(model)]
-    kept = [kept_weights(layer, threshold) for layer in layers]
+    return structure_of_layers(layers, [kept_weights(layer, threshold) for layer in layers], threshold)
+
+
+def structure_of_layers(layers: Sequence[nn.Module], kept: list[Tensor], threshold: float) -> Structure:
+    """``structure_of`` where it is known already which weights each layer keeps."""
     reached, needed = _reach(kept)
     rows = []
     for i, layer in enumerate(layers):
@@ -206,6 +211,14 @@ def _reach(kept: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     return reached, needed
 
 
+def connects(kept: Iterable[Tensor]) -> bool:
+    """Whether these weights, layer by layer, make a path from an input to an output."""
+    reached: Tensor | None = None
+    for mask in kept:
+        reached = (mask if reached is None else mask & reached).any(1)
+    return reached is not None and bool(reached.any())
+
+
 def layer_structure(model: nn.Module, threshold: float = 0.5) -> tuple[LayerStructure, ...]:
     """The layers of ``structure_of(model, threshold)``."""
     return structure_of(model, threshold).layers
@@ -220,11 +233,7 @@ def is_connected(model: nn.Module, threshold: float = 0.5) -> bool:
     Without one the selected model gives the same output for every input.
     """
     threshold = check_threshold(threshold)
-    reached = None
-    for layer, _ in chain(model):
-        mask = kept_weights(layer, threshold)
-        reached = (mask if reached is None else mask & reached).any(1)
-    return bool(reached.any())
+    return connects(kept_weights(layer, threshold) for layer, _ in chain(model))
 
 
 @torch.no_grad()

@@ -212,7 +212,7 @@ def test_a_run_has_the_rows_of_the_papers_tables_and_repeats_itself(authors, met
     rows, inclusion = authors.training.run(problem, method, seed=0, epochs=22, post_epochs=1)
     found: dict[str, list] = {}
     for row in rows:
-        found.setdefault(row["stage"], []).append((row["gamma"], row["beta"], row["R"]))
+        found.setdefault(row["network"], []).append((row["gamma"], row["beta"], row["R"]))
         assert 0.0 <= row["accuracy"] <= 1.0
         assert 0.0 <= row["density"] <= 1.0
     assert found == PAPER_ROWS[method]
@@ -278,7 +278,7 @@ def test_the_comparison_marks_what_lies_in_the_published_range(authors, tmp_path
     for seed, accuracy, epochs in ((0, 0.930, 250), (1, 0.924, 250), (2, 0.922, 250), (3, 0.5, 2)):
         settings = {"dataset": "phoneme", "method": "LBBNN-GP-MF", "seed": seed, "epochs": epochs,
                     "post_epochs": 50}
-        row = {"stage": "trained", "gamma": "SIM", "beta": "SIM", "R": 10, "accuracy": accuracy,
+        row = {"network": "trained", "gamma": "SIM", "beta": "SIM", "R": 10, "accuracy": accuracy,
                "accuracy_at_095": 0.99, "classified_at_095": 680, "density": 0.985, "epoch_seconds": 0.7}
         median_model = {**row, "gamma": "MED", "beta": "MEA", "R": 1, "accuracy": 0.9, "density": 0.35}
         authors.results.append(

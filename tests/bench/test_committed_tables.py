@@ -54,7 +54,7 @@ def test_the_authors_objective_lands_on_phoneme_where_the_paper_does():
     from fastlbbnn.paper import published as paper_numbers
 
     found = read_rows(RESULTS / "authors_predictions.csv")
-    about = {"dataset": "phoneme", "method": "LBBNN-GP-MF", "stage": "trained"}
+    about = {"dataset": "phoneme", "method": "LBBNN-GP-MF", "network": "trained"}
     found = [r for r in found if all(r[k] == v for k, v in about.items())]
     assert len({r["seed"] for r in found}) >= 3
     published = [

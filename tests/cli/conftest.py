@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.tiny_runs import make_run, write_npz
 
-from fastlbbnn.data.source import Source, remember
+from fastlbbnn.data import Source
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,5 @@ def data(tmp_path_factory) -> Path:
 def run(tmp_path_factory, data) -> Path:
     """A trained run that knows where its data are."""
     folder = tmp_path_factory.mktemp("runs") / "lbbnn"
-    make_run(folder)
-    source = Source(str(data))
-    remember(folder, source, source.load())
+    make_run(folder, dataset=Source(str(data)).load())
     return folder

@@ -15,7 +15,7 @@ from fastlbbnn.sparse import write_artifact
 
 
 def fastlbbnn(*arguments: object, **kwargs) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "fastlbbnn.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "fastlbbnn", *map(str, arguments)]
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, **kwargs)
 

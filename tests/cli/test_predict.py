@@ -11,7 +11,8 @@ from support.tiny_runs import make_images, make_run
 
 
 def test_predict_writes_probabilities_uncertainty_and_decisions(run, data, tmp_path):
-    call("predict", run, data, "-o", tmp_path / "p.csv", "--samples", 20, "--doubt", 0.9)
+    sampled = ("--mode", "sampled", "--samples", 20, "--doubt", 0.9)
+    call("predict", run, data, "-o", tmp_path / "p.csv", *sampled)
     with (tmp_path / "p.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 60
@@ -31,11 +32,11 @@ def test_predict_writes_probabilities_uncertainty_and_decisions(run, data, tmp_p
         assert sum(p) == pytest.approx(1.0, abs=1e-6) and float(row["confidence"]) == max(p)
         assert float(row["mutual_information"]) <= float(row["entropy"]) + 1e-6
         assert row["decision"] == (str(np.argmax(p)) if max(p) >= 0.9 else "doubt")
-    call("predict", run, data, "-o", tmp_path / "p.npz", "--samples", 20, "--doubt", 0.9)
+    call("predict", run, data, "-o", tmp_path / "p.npz", *sampled)
     with np.load(tmp_path / "p.npz") as arrays:
         assert arrays["p_1"] == pytest.approx([float(row["p_1"]) for row in rows], rel=1e-6)
         assert arrays["decision"].tolist() == [row["decision"] for row in rows]
-    shown = call("predict", run, data, "--samples", 20, "--doubt", 0.9).stdout
+    shown = call("predict", run, data, *sampled).stdout
     assert shown == (tmp_path / "p.csv").read_text()
 
 
@@ -43,8 +44,11 @@ def test_predict_says_what_it_used(run, data, tmp_path):
     found = call_json("predict", run, data, "-o", tmp_path / "p.csv", "--mode", "median-mean")
     assert (found["mode"], found["threshold"], found["samples"]) == ("median-mean", 0.5, None)
     assert found["network"] == "trained"
-    found = call_json("predict", run, data, "-o", tmp_path / "p.csv", "--samples", 3)
+    found = call_json("predict", run, data, "-o", tmp_path / "p.csv", "--mode", "sampled", "--samples", 3)
     assert (found["mode"], found["threshold"], found["samples"]) == ("sampled", None, 3)
+    # By default the means of the median model; with draws asked for, draws of it.
+    assert call_json("predict", run, data)["mode"] == "median-mean"
+    assert call_json("predict", run, data, "--samples", 3)["mode"] == "median"
 
 
 def test_a_method_without_a_median_model_predicts_none(data, tmp_path):
@@ -79,7 +83,8 @@ def test_predict_refuses_what_it_would_ignore(data, tmp_path):
 def test_intervals_of_numbers_have_enough_draws(tmp_path):
     make_run(tmp_path / "run", likelihood="poisson")
     np.savez(tmp_path / "x.npz", x=make_images(5, 3)[0].numpy())
-    found = call_json("predict", tmp_path / "run", tmp_path / "x.npz")
+    drawn = ("--mode", "sampled")
+    found = call_json("predict", tmp_path / "run", tmp_path / "x.npz", *drawn)
     assert found["samples"] == 100 and "mean_lower" in found["rows"][0]
     with pytest.warns(UserWarning, match="from 5 draws are too narrow"):
         call("predict", tmp_path / "run", tmp_path / "x.npz", "--samples", 5)

@@ -19,8 +19,8 @@ from support.tiny_runs import make_images, make_run
 from typer.testing import CliRunner
 
 from fastlbbnn.cli import app
-from fastlbbnn.data.source import Source
-from fastlbbnn.inference.elbo import bayesian_layers
+from fastlbbnn.data import Source
+from fastlbbnn.nn.layer import bayesian_layers
 from fastlbbnn.runs import load_run
 from fastlbbnn.runs.checkpoint import save_network
 from fastlbbnn.sparse import read_artifact
@@ -31,7 +31,7 @@ def test_train_writes_a_run_folder_and_a_table(data, tmp_path):
     assert "SIM" in result.stdout and "MED" in result.stdout and "density" in result.stdout
     assert f"fastlbbnn report {tmp_path / 'run'}" in result.stdout
     names = {p.name for p in (tmp_path / "run").iterdir()}
-    assert {"run.json", "history.csv", "trained.safetensors", "results.json", "data.json"} <= names
+    assert {"run.json", "history.csv", "trained.safetensors", "results.json"} <= names
 
 
 def test_train_digits_by_name(tmp_path):
@@ -79,7 +79,7 @@ def test_a_csv_file_with_its_own_target_and_standardised_features(tmp_path):
 
     raw = Source(str(path), options={"target": "outcome", "ignore": ["id"]}).load().x_train.double()
     scaled = ((10.0 + 5.0 * x.double()) - raw.mean(0)) / raw.std(0, correction=0)
-    p = predict(load_run(tmp_path / "run").model(), scaled.float(), mode="mean")
+    p = predict(load_run(tmp_path / "run").model(), scaled.float(), mode="mean", likelihood="categorical")
     got = np.array([[row[f"p_{c}"] for c in "abc"] for row in rows])
     # Both go through float32 features of size 1: a few units in their last place.
     assert got == pytest.approx(p.numpy(), abs=1e-5)
@@ -107,8 +107,10 @@ def test_predictions_need_the_run_folder_alone(tmp_path):
     from fastlbbnn.runs import load_run
 
     x = torch.tensor([[float(v) for v in row[:16]] for row in list(csv.reader(new.open()))[1:]])
-    mean, deviation = whole.scaling
-    p = predict(load_run(run).model(), ((x.double() - mean) / deviation).float(), mode="mean")
+    p = predict(
+        load_run(run).model(), torch.from_numpy(whole.preparation.inputs(x.numpy())), mode="mean",
+        likelihood="categorical",
+    )  # fmt: skip
     got = np.array([[row[f"p_{c}"] for c in range(3)] for row in before])
     assert got == pytest.approx(p.numpy(), abs=1e-6)
     write_rows(path, noise=100.0)
@@ -175,8 +177,8 @@ def test_other_data_are_not_taken_for_those_of_the_run(tmp_path):
     renamed = _write_csv(tmp_path / "renamed.csv", "a,b,y", [[a, b, y + "!"] for a, b, y in rows])
     other = _write_csv(tmp_path / "other.csv", "a,b,y", [[b, a, y] for a, b, y in rows])
     for path, message in (
-        (reordered, "has the columns b, a, in training they were a, b"),
-        (renamed, "has the classes no!, yes!, in training they were no, yes"),
+        (reordered, "has the columns 'b', 'a', in training they were 'a', 'b'"),
+        (renamed, "has the classes 'no!', 'yes!', in training they were 'no', 'yes'"),
         (other, "has other contents than in training"),
     ):
         for command in ("evaluate", "report"):
@@ -325,7 +327,7 @@ def test_recipes_of_a_method_can_be_listed():
         (["train", "DATA", "--hidden", "many"], "many"),
         (["train", "DATA", "--epochs", "0"], "--epochs"),
         (["train", "DATA", "--validation", "2"], "between 0 and 1"),
-        (["train", "digits", "--target", "x", "--out", "TMP/t"], "no option of 'digits'"),
+        (["train", "digits", "--target", "x", "--out", "TMP/t"], "is not an option of 'digits'"),
         (["predict", "RUN", "DATA", "--mode", "guess"], "median-mean"),
         (["predict", "RUN", "DATA", "--threshold", "2"], "probability in [0, 1)"),
         (["train", "--method", "FNN"], "expected digits, mnist"),
@@ -333,7 +335,7 @@ def test_recipes_of_a_method_can_be_listed():
         (["train", "DATA", "--hidden", "10-0"], "such as 400-600"),
         (["train", "DATA", "--likelihood", "beta"], "expected one of categorical, bernoulli"),
         (["train", "DATA", "--seed", str(2**70)], "--seed"),
-        (["predict", "RUN", "DATA", "--threshold", "0.4"], "for median and median-mean"),
+        (["predict", "RUN", "DATA", "--mode", "sampled", "--threshold", "0.4"], "for median and median-mean"),
         (["predict", "RUN", "DATA", "--mode", "median-mean", "-R", "5"], "which draws nothing"),
         (["predict", "RUN", "DATA", "--mode", "mean", "--intervals"], "which draws nothing"),
         (["predict", "RUN", "DATA", "--intervals", "-R", "1"], "one draw has no interval"),
@@ -358,11 +360,11 @@ def test_a_wrong_call_exits_with_2_and_says_why(arguments, message, run, data, t
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["evaluate", "TMP"], "is no run folder"),
-        (["report", "TMP"], "is no run folder"),
+        (["evaluate", "TMP"], "is not a run folder"),
+        (["report", "TMP"], "is not a run folder"),
         (["predict", "RUN", "TMP/missing.npz"], "there is no file"),
-        (["predict", "RUN", "TMP/wrong.npz"], "takes 16"),
-        (["predict", "RUN", "TMP/nan.npz"], "holds nan in row 1"),
+        (["predict", "RUN", "TMP/wrong.npz"], "expected [n, 16]"),
+        (["predict", "RUN", "TMP/nan.npz"], "row 1, column 0: nan; expected a finite number"),
         (["predict", "RUN", "TMP/cut.npz"], "is not a readable .npz file"),
         (["predict", "RUN", "TMP/array.npz"], "is not a readable .npz file"),
         (["select", "TMP/fnn"], "FNN has no inclusion probabilities"),

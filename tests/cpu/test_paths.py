@@ -23,7 +23,7 @@ def test_path(path):
     if ORDER.index(path) <= ORDER.index(best):
         pytest.skip(f"{best} kernels are in use and {path} is not below them")
     environment = {**os.environ, "FASTLBBNN_CPU": path}
-    in_use = "import fastlbbnn.machine.info as i; print(i.cpu_kernels())"
+    in_use = "import fastlbbnn.machine.describe as d; print(d.cpu_kernels())"
     shown = subprocess.run(
         [sys.executable, "-c", in_use], env=environment, capture_output=True, text=True, check=True
     )

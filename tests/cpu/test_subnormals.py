@@ -25,7 +25,7 @@ def test_moments_that_have_decayed_become_zero(estimator, threads):
         model = MLP(64, 300, 3, estimator=estimator)
         optimiser = fastlbbnn.Adam(model.parameters(), lr=1e-3)
         x, y = torch.rand(10, 64), torch.randint(3, (10,))
-        optimiser.backward_step(fastlbbnn.elbo(model, x, y, n_data=10).loss)
+        optimiser.backward_step(fastlbbnn.elbo(model, x, y, n_data=10, likelihood="categorical").loss)
         first = model[0]
         with torch.no_grad():
             first.inclusion.omega.fill_(-200.0)  # sigmoid(-200) is 0 in float32
@@ -33,7 +33,7 @@ def test_moments_that_have_decayed_become_zero(estimator, threads):
         for moment in moments:
             moment.fill_(SUBNORMAL)
             assert bool((moment != 0.0).all()), "the test's own numbers were taken as zero"
-        optimiser.backward_step(fastlbbnn.elbo(model, x, y, n_data=10).loss)
+        optimiser.backward_step(fastlbbnn.elbo(model, x, y, n_data=10, likelihood="categorical").loss)
         for moment in moments:
             assert torch.equal(moment, torch.zeros_like(moment))
     finally:
@@ -43,7 +43,9 @@ def test_moments_that_have_decayed_become_zero(estimator, threads):
 def test_what_runs_after_a_kernel_sees_subnormal_numbers_again():
     model = MLP(8, 16, 3)
     assert not _subnormals.are_flushed()
-    fastlbbnn.elbo(model, torch.rand(4, 8), torch.randint(3, (4,)), n_data=4).loss.backward()
+    fastlbbnn.elbo(
+        model, torch.rand(4, 8), torch.randint(3, (4,)), n_data=4, likelihood="categorical"
+    ).loss.backward()
     assert not _subnormals.are_flushed()
 
 

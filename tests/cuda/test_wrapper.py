@@ -15,8 +15,10 @@ from support.sparse_networks import make_network, make_selected
 import fastlbbnn
 from fastlbbnn.nn import LBBNNLinear
 from fastlbbnn.sparse import SparseModel, SparseNetwork
-from fastlbbnn.sparse.engines.cuda import CudaLibrary, CudaModel, library, unavailable
-from fastlbbnn.sparse.formats import places_in_blocks
+from fastlbbnn.sparse.engines import native
+from fastlbbnn.sparse.engines.cuda import CudaLibrary, library, unavailable
+from fastlbbnn.sparse.engines.library import Library
+from fastlbbnn.sparse.network import places_in_blocks
 from fastlbbnn.sparse.sampling import sample_layers
 
 
@@ -25,6 +27,12 @@ def launchers(tmp_path_factory) -> CudaLibrary:
     if shutil.which("g++") is None:
         pytest.skip("no g++: the emulation of the CUDA kernels needs a C++17 compiler")
     return CudaLibrary(build_library(tmp_path_factory.mktemp("emulated")), device_type="cpu")
+
+
+def on_device(model: SparseModel | SparseNetwork, launchers: CudaLibrary, **options) -> SparseModel:
+    """The model with the engine for GPUs, whose launchers compute on the CPU."""
+    model = SparseModel(model) if isinstance(model, SparseNetwork) else model
+    return model.on("cuda", device="cpu", launchers=launchers, **options)
 
 
 def dense_pass(network: SparseNetwork, x: torch.Tensor, dtype: torch.dtype) -> tuple:
@@ -71,7 +79,7 @@ def dense_pass(network: SparseNetwork, x: torch.Tensor, dtype: torch.dtype) -> t
 def test_a_network_agrees_with_a_dense_one(launchers, blocks, dtype, batch):
     network = make_network((37, 50, 41, 5), blocks=blocks, in_features=60)
     x = torch.randn(batch, 60, generator=torch.Generator().manual_seed(batch))
-    y = CudaModel(network, dtype=dtype, device="cpu", launchers=launchers)(x)
+    y = on_device(network, launchers, dtype=dtype)(x)
     assert (y.shape, y.dtype) == ((batch, 5), torch.float32)
     exact, allowed = dense_pass(network, x, dtype)
     assert ((y.double() - exact).abs() <= allowed).all()
@@ -122,9 +130,9 @@ def test_wrong_arguments_are_explained(launchers):
         launchers.block_matmul(offsets, columns, torch.zeros(0, 8, 8).half(), half, 24)
     network = make_network((37, 5), in_features=60)
     with pytest.raises(TypeError, match=r"dtype=torch.float64; expected"):
-        CudaModel(network, dtype=torch.float64, device="cpu", launchers=launchers)
-    model = CudaModel(network, device="cpu", launchers=launchers)
-    with pytest.raises(ValueError, match=r"x is \[2, 3\]; expected \[batch, 60\]"):
+        on_device(network, launchers, dtype=torch.float64)
+    model = on_device(network, launchers)
+    with pytest.raises(ValueError, match=r"x is \[2, 3\]; expected a last axis of 60"):
         model(torch.zeros(2, 3))
 
 
@@ -140,36 +148,37 @@ def test_a_selected_network_runs_as_it_is(launchers):
                 parameter.copy_(torch.randn(parameter.shape, generator=g))
     small = fastlbbnn.select(trained)
     x = torch.randn(9, 48, generator=g)
-    y = CudaModel(small, dtype=torch.bfloat16, device="cpu", launchers=launchers)(x)
+    y = on_device(small, launchers, dtype=torch.bfloat16)(x)
     exact, allowed = dense_pass(small.network, x, torch.bfloat16)
     assert small.network.layers[0].blocks is not None
     assert ((y.double() - exact).abs() <= allowed).all()
 
 
-def sampled(model: CudaModel, small: SparseModel, x: torch.Tensor, seeds: list[int], samples: int) -> None:
+def sampled(model: SparseModel, small: SparseModel, x: torch.Tensor, seeds: list[int], samples: int) -> None:
     """Draws on the device are the model's own, rounded to its dtype, and predict as dense ones."""
-    if small._engine is None:
+    if native.unavailable() is not None:
         pytest.skip("the library of selected networks, which draws the same bits, was not built")
-    draws = model.draw(samples, seeds=seeds)
+    draws, engine = model.draw(samples, seeds=seeds), model._device
     y = draws(x)
+    drawn = draws._drawn["device"]._layers
     assert (y.shape, y.dtype) == ((samples, x.shape[0], small.out_features), torch.float32)
     torch.testing.assert_close(model.sample(x, samples, seeds=seeds), y, rtol=0, atol=0)
     for s in range(samples):
-        own = sample_layers(small.network, functools.partial(small._engine.draw, threads=1), seeds, s)
+        own = sample_layers(small.network, functools.partial(Library(small._checked).draw, threads=1), seeds, s)
         for i, (layer, (values, bias)) in enumerate(zip(small.network.layers, own)):
-            on_device = draws._layers[i][0][s].flatten()
-            if model._layers[i].blocks:
+            found = drawn[i][0][s].flatten()
+            if engine._layers[i].blocks:
                 place = torch.from_numpy(places_in_blocks(layer)).long()
-                rest = torch.ones_like(on_device).index_fill(0, place, 0.0)
-                assert not (on_device * rest).any()  # where blocks stick out
-                on_device = on_device[place]
-            assert torch.equal(on_device, torch.from_numpy(values).to(model.dtype))
+                rest = torch.ones_like(found).index_fill(0, place, 0.0)
+                assert not (found * rest).any()  # where blocks stick out
+                found = found[place]
+            assert torch.equal(found, torch.from_numpy(values).to(engine.dtype))
             # Exactly, too, unless units without inputs come in: sums of at most 16 products near 1 with
             # an error of 16 * 2^-24 each, passed on by two layers.
-            off = (draws._layers[i][1][s] - torch.from_numpy(bias)).abs().max()
+            off = (drawn[i][1][s] - torch.from_numpy(bias)).abs().max()
             assert off <= (1e-5 if small.network.constants else 0.0)
-            own[i] = (values, draws._layers[i][1][s].numpy())
-        exact, allowed = dense_pass(with_weights(small.network, own), x, model.dtype)
+            own[i] = (values, drawn[i][1][s].numpy())
+        exact, allowed = dense_pass(with_weights(small.network, own), x, engine.dtype)
         assert ((y[s].double() - exact).abs() <= allowed).all()
 
 
@@ -186,7 +195,7 @@ def with_weights(network: SparseNetwork, drawn: list) -> SparseNetwork:
 def test_sampled_predictions_are_those_of_the_model(launchers, dtype, batch):
     small = make_selected((30, 25, 20, 4))
     x = torch.randn(batch, 30, generator=torch.Generator().manual_seed(batch))
-    model = CudaModel(small, dtype=dtype, device="cpu", launchers=launchers)
+    model = on_device(small, launchers, dtype=dtype)
     sampled(model, small, x, [3, 2**63 - 5, 7], samples=3)
     one, two = (model.sample(x, 2, generator=torch.Generator().manual_seed(1)) for _ in range(2))
     torch.testing.assert_close(one, two, rtol=0, atol=0)
@@ -209,16 +218,16 @@ def test_sampled_blocks_and_units_without_inputs(launchers):
     assert small.network.constants and small.network.layers[0].block == (16, 8)
     x = torch.randn(9, 45, generator=g)
     for dtype in (torch.float32, torch.bfloat16):
-        model = CudaModel(small, dtype=dtype, device="cpu", launchers=launchers)
-        assert [layer.blocks for layer in model._layers] == [dtype != torch.float32] * 2 + [False]
+        model = on_device(small, launchers, dtype=dtype)
+        assert [layer.blocks for layer in model._device._layers] == [dtype != torch.float32] * 2 + [False]
         sampled(model, small, x, [1, 2, 3], samples=2)
 
 
 def test_bad_draws_are_refused(launchers):
-    model = CudaModel(make_network((7, 3)), device="cpu", launchers=launchers)
+    model = on_device(make_network((7, 3)), launchers)
     with pytest.raises(ValueError, match="holds means alone"):
         model.draw()
-    model = CudaModel(make_selected((12, 8, 3)), device="cpu", launchers=launchers)
+    model = on_device(make_selected((12, 8, 3)), launchers)
     with pytest.raises(ValueError, match="1 seeds for 2 layers"):
         model.draw(seeds=[1])
     with pytest.raises(ValueError, match="samples"):
@@ -262,6 +271,6 @@ def test_on_a_gpu(dtype):
         pytest.skip(reason)
     network = make_network((37, 50, 41, 5), blocks=(16, 16, 1), in_features=60)
     x = torch.randn(33, 60)
-    y = CudaModel(network, dtype=dtype)(x.cuda()).cpu()
+    y = SparseModel(network).on("cuda", dtype=dtype)(x.cuda()).cpu()
     exact, allowed = dense_pass(network, x, dtype)
     assert ((y.double() - exact).abs() <= allowed).all()

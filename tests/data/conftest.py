@@ -15,7 +15,7 @@ SHARED = Path(os.environ.get("FASTLBBNN_DATA") or Path(__file__).parents[3] / "s
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with MNIST, FashionMNIST and phoneme; skips where it has not all of them."""
-    missing = set(data.NAMES) - set(data.available(SHARED))
+    missing = {"digits", "mnist", "fmnist", "phoneme"} - set(data.available(SHARED))
     if missing:
         pytest.skip(f"no {', '.join(sorted(missing))} in {SHARED} (FASTLBBNN_DATA names another folder)")
     return SHARED

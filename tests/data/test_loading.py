@@ -29,11 +29,11 @@ def test_the_root_is_the_argument_then_the_variable_then_a_cache(tmp_path, monke
 
 
 def test_unknown_names_and_options_are_refused():
-    with pytest.raises(ValueError, match="'cifar'; expected one of digits, mnist, fmnist, phoneme, or"):
+    with pytest.raises(ValueError, match="'cifar'; expected one of digits, fmnist, mnist, phoneme, or"):
         data.load("cifar")
-    with pytest.raises(TypeError, match="download=True is no option of 'digits'; expected test_share"):
+    with pytest.raises(TypeError, match="download=True is not an option of 'digits'; expected test_share"):
         data.load("digits", download=True)
-    with pytest.raises(TypeError, match="target='g' is no option of 'phoneme'; expected none"):
+    with pytest.raises(TypeError, match="target='g' is not an option of 'phoneme'; expected none"):
         data.load("phoneme", target="g")
     with pytest.raises(data.MissingDataError, match=r"no file nowhere\.csv"):
         data.load("nowhere.csv")
@@ -71,7 +71,7 @@ def make(**changes) -> data.Dataset:
     fields = {
         "name": "made", "x_train": torch.zeros(4, 6), "y_train": torch.zeros(4, dtype=torch.int64),
         "x_test": torch.zeros(2, 6), "y_test": torch.zeros(2, dtype=torch.int64), "likelihood": "categorical",
-        "classes": 3, "class_names": None, "input_shape": (2, 3),
+        "n_classes": 3, "input_shape": (2, 3),
     }
     return data.Dataset(**{**fields, **changes})
 
@@ -82,7 +82,7 @@ def test_a_dataset_says_its_sizes():
     assert repr(made) == (
         "Dataset('made': 4 training and 2 test rows, inputs 2x3, categorical, 3 classes)"
     )
-    numbers = {"likelihood": "gaussian", "classes": None}
+    numbers = {"likelihood": "gaussian", "n_classes": None}
     assert make(**numbers, y_train=torch.zeros(4), y_test=torch.zeros(2)).outputs == 1
     assert make(**numbers, y_train=torch.zeros(4, 5), y_test=torch.zeros(2, 5)).outputs == 5
 
@@ -96,8 +96,9 @@ def test_a_dataset_says_its_sizes():
         ({"y_test": torch.zeros(3, dtype=torch.int64)}, "expected torch.int64 with 2 rows"),
         ({"x_test": torch.zeros(0, 6), "y_test": torch.zeros(0, dtype=torch.int64)}, "x_test is empty"),
         ({"likelihood": "normal"}, "likelihood='normal'; expected one of 'categorical'"),
-        ({"classes": None}, "classes=None with likelihood='categorical'"),
-        ({"class_names": ("a", "b")}, "2 class names for classes=3"),
+        ({"n_classes": None}, "n_classes=None with likelihood='categorical'"),
+        ({"preparation": data.Preparation.as_is(6, class_names="ab")}, "2 class names for n_classes=3"),
+        ({"preparation": data.Preparation.as_is(5)}, "the preparation makes 5 inputs; expected 6"),
     ],
 )
 def test_a_dataset_that_does_not_fit_together_is_refused(changes, message):

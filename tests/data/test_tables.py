@@ -63,7 +63,7 @@ def test_the_seed_and_the_share_make_the_split(csv):
 
 def test_the_target_is_chosen_by_name_and_columns_are_left_out(csv):
     loaded = csv(IRIS, target="width", ignore="kind", scale_target=False)
-    assert loaded.likelihood == "gaussian" and loaded.inputs == 1 and loaded.classes is None
+    assert loaded.likelihood == "gaussian" and loaded.inputs == 1 and loaded.n_classes is None
     x, y = both(loaded)
     assert y.dtype == torch.float32 and torch.equal(y, x[:, 0] ** 2 / 4)
 
@@ -76,11 +76,11 @@ def test_targets_of_a_gaussian_likelihood_are_scaled_and_can_be_put_back(npz, co
     part = loaded.y_train.double().reshape(40, columns)
     torch.testing.assert_close(part.mean(0), torch.zeros(columns).double(), rtol=0.0, atol=1e-6)
     torch.testing.assert_close(part.std(0, correction=0), torch.ones(columns).double(), rtol=1e-6, atol=0.0)
-    assert raw.target_scaling is None and raw.in_units(raw.y_test) is raw.y_test
+    assert not raw.preparation.target.is_scaled and raw.in_units(raw.y_test) is raw.y_test
     # Numbers of size 100 in float32, in three roundings.
     torch.testing.assert_close(loaded.in_units(loaded.y_test), raw.y_test, rtol=0.0, atol=3 * 100 * 2**-23)
     held = loaded.with_validation(0.5, 0)
-    assert held.target_scaling is loaded.target_scaling
+    assert held.preparation is loaded.preparation
 
 
 def test_whole_numbers_of_few_values_are_classes_unless_told_otherwise(csv):
@@ -92,14 +92,14 @@ def test_whole_numbers_of_few_values_are_classes_unless_told_otherwise(csv):
     assert counts.likelihood == "poisson" and both(counts)[1].unique().tolist() == [3, 4, 5, 6]
     many = "x,y\n" + "".join(f"{i}.5,{i % 21}\n" for i in range(40))
     assert csv(many).likelihood == "gaussian"
-    assert csv(many, likelihood="categorical").classes == 21
+    assert csv(many, likelihood="categorical").n_classes == 21
 
 
 def test_two_classes_with_one_output(csv):
     text = "x,y\n" + "1,yes\n2,no\n3,yes\n4,no\n5,no\n"
     assert csv(text).outputs == 2
     loaded = csv(text, likelihood="bernoulli")
-    assert (loaded.outputs, loaded.classes, loaded.class_names) == (1, 2, ("no", "yes"))
+    assert (loaded.outputs, loaded.n_classes, loaded.class_names) == (1, 2, ("no", "yes"))
     x, y = both(loaded)
     assert y.dtype == torch.float32
     assert {int(a): b for a, b in zip(x[:, 0].tolist(), y.tolist())} == {1: 1, 2: 0, 3: 1, 4: 0, 5: 0}
@@ -127,12 +127,32 @@ def test_quotes_spaces_blank_lines_and_other_delimiters(csv):
 def test_a_first_row_of_values_is_not_taken_for_names(csv, first):
     with pytest.raises(data.DataError, match=r"the first line holds numbers.*--no-header"):
         csv(f"{first}\n1,2,b\n3,4,a\n5,6,b\n")
-    assert csv("0,1,2020,y\n1,2,3,a\n3,4,5,b\n5,6,7,a\n").feature_names == ("0", "1", "2020")
+    assert csv("0,1,2020,y\n1,2,3,a\n3,4,5,b\n5,6,7,a\n").input_names == ("0", "1", "2020")
 
 
-def test_another_delimiter_is_guessed_in_the_error(csv):
-    with pytest.raises(data.DataError, match=r"by ';'\? then delimiter=';', or in the shell --delimiter ';'"):
-        csv("a;b\n1;2\n3;4\n")
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+@pytest.mark.parametrize("name", ["table.csv", "table.tsv", "table.tsv.gz"])
+def test_the_delimiter_is_found_in_the_first_line(csv, delimiter, name):
+    comma = csv(IRIS)
+    found = csv(IRIS.replace("length", '"length, cm"').replace(",", delimiter).replace(
+        f"length{delimiter} cm", "length, cm"), name)
+    assert found.input_names == ("length, cm", "width") and found.class_names == comma.class_names
+    assert torch.equal(found.x_train, comma.x_train) and torch.equal(found.y_test, comma.y_test)
+
+
+def test_a_blank_line_in_front_of_the_header_moves_no_line_number(csv):
+    with pytest.raises(data.DataError, match="line 4, column 'b': the value is missing"):
+        csv("\na;b;y\n1;2;u\n3;;v\n")
+
+
+def test_decimal_commas_are_named(csv):
+    with pytest.raises(data.DataError, match=r"column 'a': '1,5'; .*with a point, not a comma"):
+        csv("a;b;y\n1,5;2;u\n3;4;v\n")
+
+
+def test_values_apart_by_spaces_are_hinted_at(csv):
+    with pytest.raises(data.DataError, match=r"values apart by spaces\? then delimiter=' '"):
+        csv("a b\n1 2\n3 4\n")
 
 
 def test_counts_that_look_like_classes_are_said(csv):

@@ -11,14 +11,16 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 import fastlbbnn
-from fastlbbnn import ConjugatePrior, FixedPrior, elbo, kl, reference
+from fastlbbnn import ConjugatePrior, FixedPrior, elbo, kl, reference, set_likelihood
 from fastlbbnn.inference import likelihoods
+from fastlbbnn.inference.families import Gaussian
 from fastlbbnn.nn import GaussianLinear, LBBNNLinear
 
 
 def make_model(**kwargs) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(LBBNNLinear(6, 5, **kwargs), nn.ReLU(), GaussianLinear(5, 3))
+    model = nn.Sequential(LBBNNLinear(6, 5, **kwargs), nn.ReLU(), GaussianLinear(5, 3))
+    return set_likelihood(model, "categorical")
 
 
 X, Y = torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
@@ -111,11 +113,13 @@ def test_a_likelihood_of_ones_own():
         (lambda m: elbo(m, X, Y, n_data=0), ValueError, "n_data=0"),
         (lambda m: elbo(m, X, Y, n_data=-5), ValueError, "n_data=-5"),
         (lambda m: elbo(m, X, Y, n_data=10.0), TypeError, "n_data=10.0"),
-        (lambda m: elbo(m, X, Y[:5], n_data=8), ValueError, "x has 8 observations and target 5"),
+        (lambda m: elbo(m, X, Y[:5], n_data=8), ValueError, r"output \[8, 3\] and the target \[5\]"),
         (lambda m: elbo(m, X[:0], Y[:0], n_data=8), ValueError, "empty batch"),
         (lambda m: elbo(m, X, Y, n_data=8, likelihood="normal"), ValueError, "likelihood='normal'"),
         (lambda m: elbo(m, X, Y, n_data=8, samples=0), ValueError, "samples=0"),
-        (lambda m: elbo(nn.Linear(6, 3), X, Y, n_data=8), ValueError, "no Bayesian layers"),
+        (lambda m: elbo(
+            nn.Linear(6, 3), X, Y, n_data=8, likelihood="categorical"
+        ), ValueError, "no Bayesian layers"),
         (lambda m: kl(nn.Linear(6, 3)), ValueError, "no Bayesian layers"),
         (lambda m: elbo(m, X, Y.float(), n_data=8, likelihood="gaussian"), ValueError, "expected one shape"),
     ],
@@ -151,10 +155,6 @@ def log_evidence(x, y) -> tuple[float, torch.Tensor]:
     total = torch.logsumexp(log_terms, 0)
     weights = (log_terms - total).exp()
     return total.item(), (weights[:, None] * torch.tensor(structures, dtype=torch.float64)).sum(0)
-
-
-def gaussian_noise(output, target):
-    return -likelihoods.gaussian(output, target, variance=NOISE)
 
 
 def exact_bound(layer, x, y) -> torch.Tensor:
@@ -201,7 +201,7 @@ def test_stochastic_training_finds_the_bound_and_the_structure(estimator, temper
     for _ in range(1500):
         optimizer.backward_step(
             elbo(
-                layer, x.float(), y[:, None].float(), n_data=len(x), likelihood=gaussian_noise, samples=4
+                layer, x.float(), y[:, None].float(), n_data=len(x), likelihood=Gaussian(NOISE), samples=4
             ).loss
         )
     bound = exact_bound(layer, x, y).item()

@@ -31,7 +31,7 @@ def batches(count: int):
 def train(model, optimizer, steps, in_pass):
     for i, (x, y) in enumerate(batches(steps)):
         torch.manual_seed(100 + i)
-        loss = fastlbbnn.elbo(model, x, y, n_data=200).loss
+        loss = fastlbbnn.elbo(model, x, y, n_data=200, likelihood="categorical").loss
         if in_pass:
             optimizer.backward_step(loss)
         else:

@@ -262,7 +262,8 @@ def test_the_objective_adds_the_kl_of_the_logits(name):
         for samples in (1, 3):
             got, without = (
                 fastlbbnn.elbo(
-                    m, x, y, n_data=50, samples=samples, generator=torch.Generator().manual_seed(1)
+                    m, x, y, n_data=50, samples=samples, generator=torch.Generator().manual_seed(1),
+                    likelihood="categorical"
                 )
                 for m in (network, plain)
             )
@@ -272,5 +273,7 @@ def test_the_objective_adds_the_kl_of_the_logits(name):
     torch.manual_seed(4)
     torch.testing.assert_close(total - fastlbbnn.kl(plain), extra, rtol=1e-5, atol=1e-4)
     # A decided model has no random logits, and so none of their KL.
-    got, without = (fastlbbnn.elbo(m, x, y, n_data=50, mode="median") for m in (model, plain))
+    got, without = (fastlbbnn.elbo(
+        m, x, y, n_data=50, mode="median", likelihood="categorical"
+    ) for m in (model, plain))
     torch.testing.assert_close(got.kl, without.kl)

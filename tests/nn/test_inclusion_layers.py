@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 import fastlbbnn
 from fastlbbnn import reference
-from fastlbbnn.inference.elbo import bayesian_layers
 from fastlbbnn.nn import (
     MLP,
     MVN,
@@ -26,6 +25,7 @@ from fastlbbnn.nn import (
     weights,
 )
 from fastlbbnn.nn.inclusion import FAMILIES, Inclusion
+from fastlbbnn.nn.layer import bayesian_layers
 
 
 @pytest.fixture(params=list(RANDOM))
@@ -190,7 +190,9 @@ def test_training_is_that_of_a_sequential(name, own):
         for i in range(5):
             g = torch.Generator().manual_seed(i)
             x, y = torch.randn(9, 7, generator=g), torch.randint(3, (9,), generator=g)
-            loss = fastlbbnn.elbo(model, x, y, n_data=100, samples=1 + i % 2, generator=g).loss
+            loss = fastlbbnn.elbo(
+                model, x, y, n_data=100, samples=1 + i % 2, generator=g, likelihood="categorical"
+            ).loss
             if own:
                 optimizer.backward_step(loss)
             else:
@@ -221,7 +223,9 @@ def test_updates_inside_the_pass_are_those_of_torchs_adam(name, build, samples, 
         for own, m, optimizer in zip((True, False), models, optimizers):
             g = torch.Generator().manual_seed(i)
             x, y = torch.randn(9, 7, generator=g), torch.randint(3, (9,), generator=g)
-            loss = fastlbbnn.elbo(m, x, y, n_data=100, samples=samples, generator=g).loss
+            loss = fastlbbnn.elbo(
+                m, x, y, n_data=100, samples=samples, generator=g, likelihood="categorical"
+            ).loss
             if own:
                 optimizer.backward_step(loss)
             else:

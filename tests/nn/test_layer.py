@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import fastlbbnn
-from fastlbbnn.inference.elbo import bayesian_layers, elbo, kl
+from fastlbbnn.inference.elbo import elbo, kl
 from fastlbbnn.inference.optim import Adam, param_groups
 from fastlbbnn.nn import GaussianLinear, LBBNNLinear
+from fastlbbnn.nn.layer import bayesian_layers
 from fastlbbnn.nn.linear_layer import LinearLayer
 from fastlbbnn.nn.passes import current_pass, recorded_pass
-from fastlbbnn.prediction.predict import density
+from fastlbbnn.structure.density import density
 
 X, Y = torch.randn(8, 6, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
 
@@ -59,7 +60,7 @@ def test_sums_and_numbers_add_up_to_one_kl(leaves, training):
     expected = model[0].kl() + model[2].kl() + model[3].kl()
     # Three float32 terms in another order.
     torch.testing.assert_close(kl(model), expected, rtol=1e-6, atol=0.0)
-    bound = elbo(model, X, Y, n_data=100)
+    bound = elbo(model, X, Y, n_data=100, likelihood="categorical")
     torch.testing.assert_close(bound.kl, expected, rtol=1e-6, atol=0.0)
     bound.loss.backward()
     assert all(p.grad is not None for p in model.parameters() if training)
@@ -68,7 +69,7 @@ def test_sums_and_numbers_add_up_to_one_kl(leaves, training):
 def test_a_network_without_five_sums_has_a_kl():
     model = nn.Sequential(Shrunk(6, 3))
     assert torch.equal(kl(model), model[0].kl())
-    assert torch.equal(elbo(model, X, Y, n_data=100).kl, model[0].kl())
+    assert torch.equal(elbo(model, X, Y, n_data=100, likelihood="categorical").kl, model[0].kl())
 
 
 def test_only_the_first_kl_of_a_pass_counts():
@@ -95,7 +96,7 @@ def test_a_layer_may_leave_sums_and_a_kl_of_something_else():
             return super().forward(x)
 
     layer = Both(6, 3)
-    torch.testing.assert_close(elbo(layer, X, Y, n_data=8).kl, layer.kl() + 7.0)
+    torch.testing.assert_close(elbo(layer, X, Y, n_data=8, likelihood="categorical").kl, layer.kl() + 7.0)
 
 
 class NoisyCategorical:
@@ -145,7 +146,7 @@ def test_adam_trains_both_kinds_in_one_backward_pass():
     model = make_model()
     before = [p.detach().clone() for p in model.parameters()]
     optimizer = Adam(param_groups(model, weights=1e-2))
-    optimizer.backward_step(elbo(model, X, Y, n_data=8).loss)
+    optimizer.backward_step(elbo(model, X, Y, n_data=8, likelihood="categorical").loss)
     assert all((p != old).any() for p, old in zip(model.parameters(), before))
 
 

@@ -89,7 +89,7 @@ def test_training_is_that_of_a_sequential(own):
         for i in range(5):
             g = torch.Generator().manual_seed(i)
             x, y = torch.randn(7, SIZES[0], generator=g), torch.randint(SIZES[-1], (7,), generator=g)
-            loss = fastlbbnn.elbo(model, x, y, n_data=100, generator=g).loss
+            loss = fastlbbnn.elbo(model, x, y, n_data=100, generator=g, likelihood="categorical").loss
             if own:
                 optimizer.backward_step(loss)
             else:
@@ -106,7 +106,10 @@ def test_the_objective_is_that_of_a_sequential():
     mlp, sequential = pair(prior=fastlbbnn.ConjugatePrior())
     x, y = torch.randn(7, SIZES[0]), torch.randint(SIZES[-1], (7,))
     first, second = (
-        fastlbbnn.elbo(m, x, y, n_data=100, samples=3, generator=torch.Generator().manual_seed(1))
+        fastlbbnn.elbo(
+            m, x, y, n_data=100, samples=3, likelihood="categorical",
+            generator=torch.Generator().manual_seed(1),
+        )
         for m in (mlp, sequential)
     )
     assert_close(first.kl, second.kl)
@@ -123,7 +126,9 @@ def test_what_cannot_be_fused_goes_layer_by_layer(fused_calls):
     changed[1] = nn.Tanh()
     changed(x)
     sampled = MLP(*SIZES)
-    fastlbbnn.elbo(sampled, x, torch.zeros(6, dtype=torch.long), n_data=10, kl="sampled")
+    fastlbbnn.elbo(
+        sampled, x, torch.zeros(6, dtype=torch.long), n_data=10, kl="sampled", likelihood="categorical"
+    )
     assert seen == [(6, SIZES[1])]
     assert not fused_calls
     MLP(*SIZES)(x)

@@ -87,7 +87,7 @@ def test_a_training_objective_compiles_whole(backend, estimator):
     x, y = torch.randn(6, 10), torch.randint(3, (6,))
 
     def loss():
-        return fastlbbnn.elbo(model, x, y, n_data=100).loss
+        return fastlbbnn.elbo(model, x, y, n_data=100, likelihood="categorical").loss
 
     with fastlbbnn.use_backend(backend):
         torch.manual_seed(1)

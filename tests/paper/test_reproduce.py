@@ -20,14 +20,15 @@ from fastlbbnn.cli import app
 from fastlbbnn.data import load
 from fastlbbnn.paper import EXPERIMENTS, Experiment, ResultStore, Settings, plan, reproduce
 from fastlbbnn.paper import figures as figures_module
-from fastlbbnn.paper.jobs import recipes_of
+from fastlbbnn.paper.jobs import chosen_recipes
 from fastlbbnn.paper.tables import read_csv, write_csv
 from fastlbbnn.runs import RECIPES, load_run, trainer
+from fastlbbnn.runs.checkpoint import CheckpointClock
 
 METHODS = ("LBBNN-GP-MF", "BNN-GP-MF", "FNN")
 #: Of the main stage; each post-training adds one.
 EPOCHS = 6
-PAPER_FNN = RECIPES["FNN", "paper"]
+PAPER_FNN = RECIPES["FNN/paper"]
 LEARNED = ("trained.safetensors", "post-trained.safetensors", "post-median.safetensors", "results.json")
 
 
@@ -38,7 +39,7 @@ def recipes():
         for method in (*METHODS, "LBBNN-GP-MVN"):
             for name in ("paper", "ours") if method == "LBBNN-GP-MF" else ("paper",):
                 tiny = replace(quick_recipe(method).scaled(EPOCHS), name=name)
-                patch.setitem(RECIPES, (method, name), tiny)
+                patch.setitem(RECIPES._known, f"{method}/{name}", tiny)
         yield
 
 
@@ -186,7 +187,7 @@ def test_what_needs_a_network_that_is_gone_trains_it_again(records, done, recipe
 def test_interrupted_and_resumed_is_as_if_nothing_had_happened(recipes, data, tmp_path, monkeypatch):
     what = experiment(data, "predictions", methods=("LBBNN-GP-MF",))
     reproduce(what, settings(tmp_path / "whole", runs=2))
-    monkeypatch.setattr(trainer, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(CheckpointClock, "due", lambda _: True)  # after every epoch
     usual, epochs = trainer._Trainer._train_epoch, []
 
     def interrupt(self, *arguments):
@@ -216,7 +217,10 @@ def _drawn(done: Path, path: str, draws: int) -> torch.Tensor:
     """Class probabilities of the test rows by the run on columns, [draws, n, classes], without the page."""
     network = load_run(done / "runs/columns/LBBNN-GP-MF/paper/seed-0").model("trained")
     generator = torch.Generator().manual_seed(0)
-    return predict(network, load(path).x_test, samples=draws, average=False, generator=generator)
+    return predict(
+        network, load(path).x_test, samples=draws, average=False, likelihood="categorical",
+        generator=generator,
+    )
 
 
 def test_out_of_domain(done, data, recipes):
@@ -363,7 +367,7 @@ def test_pruned_networks(done, data, recipes, tmp_path):
 
 
 def test_the_authors_pruned_networks_have_columns_from_the_whole_network_on(done, data, recipes, tmp_path):
-    row = {"dataset": "columns", "method": "FNN", "seed": 0, "stage": "trained", "beta": "MEA", "R": 1}
+    row = {"dataset": "columns", "method": "FNN", "seed": 0, "network": "trained", "beta": "MEA", "R": 1}
     rows = [
         {**row, "gamma": gamma, "accuracy": accuracy}
         for gamma, accuracy in (("ALL", 0.875), ("weights 0.5", 0.625), ("neurons 0.5", 0.375))
@@ -379,7 +383,7 @@ def test_the_authors_pruned_networks_have_columns_from_the_whole_network_on(done
 
 def test_the_authors_objective_has_a_column(done, data, recipes, tmp_path):
     rows = [
-        {"dataset": "columns", "method": "LBBNN-GP-MF", "seed": seed, "stage": "trained", "gamma": "SIM",
+        {"dataset": "columns", "method": "LBBNN-GP-MF", "seed": seed, "network": "trained", "gamma": "SIM",
          "beta": "SIM", "R": 3, "accuracy": value, "accuracy_at_095": None, "classified_at_095": 7,
          "density": 0.3}
         for seed, value in ((0, 0.25), (1, 0.75))
@@ -418,7 +422,7 @@ def test_a_failed_run_is_named_and_the_others_are_done(recipes, data, tmp_path, 
 
 def test_processes_do_what_one_process_does(data, tmp_path, monkeypatch):
     # A worker is a fresh process: it knows nothing of tiny recipes.
-    monkeypatch.setitem(RECIPES, ("FNN", "paper"), PAPER_FNN)
+    monkeypatch.setitem(RECIPES._known, "FNN/paper", PAPER_FNN)
     what = experiment(data, "predictions", methods=("FNN",))
     for jobs, name in ((1, "one"), (2, "two")):
         reproduce(what, settings(tmp_path / name, jobs=jobs, epochs=1))
@@ -430,8 +434,8 @@ def test_processes_do_what_one_process_does(data, tmp_path, monkeypatch):
 
 
 def test_a_method_without_the_asked_recipe_uses_its_own():
-    assert recipes_of("BNN-GP-MF", ("ours",)) == ("paper",)
-    assert recipes_of("LBBNN-GP-MF", ("paper", "ours")) == ("paper", "ours")
+    assert chosen_recipes("BNN-GP-MF", ("ours",)) == ("paper",)
+    assert chosen_recipes("LBBNN-GP-MF", ("paper", "ours")) == ("paper", "ours")
     jobs = plan(EXPERIMENTS["fnn"], settings(Path("x"), datasets=("mnist",), recipes=("paper",)))
     assert [(job.method, job.density) for job in jobs] == [
         ("FNN", None),
@@ -449,7 +453,7 @@ def test_a_method_without_the_asked_recipe_uses_its_own():
         (["phoneme", "--datasets", "mnist"], "expected some of phoneme"),
         (["widths", "--widths", "1,12"], "no width 12"),
         (["widths", "--widths", "one"], "one"),
-        (["phoneme", "--authors", "/nowhere"], "is no folder"),
+        (["phoneme", "--authors", "/nowhere"], "is not a folder"),
         (["phoneme", "--runs", "0"], "--runs"),
     ],
 )

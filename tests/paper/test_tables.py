@@ -89,8 +89,8 @@ def test_fixed_priors_are_a_method_of_their_own_here():
 
 
 def test_after_post_training_sparse_rows_are_of_the_sparse_network():
-    def row(stage, gamma, method="LBBNN-GP-MF"):
-        return {"dataset": "d", "method": method, "stage": stage, "gamma": gamma}
+    def row(network, gamma, method="LBBNN-GP-MF"):
+        return {"dataset": "d", "method": method, "network": network, "gamma": gamma}
 
     rows = [
         row("trained", "SIM"), row("post-trained", "SIM"), row("post-trained", "MED"),
@@ -126,9 +126,3 @@ def test_experiments_name_methods_and_outputs_that_exist():
         assert set(experiment.densities) <= set(experiment.datasets)
     with pytest.raises(ValueError, match="expected one of mnist, fmnist"):
         find_experiment("cifar")
-
-
-def test_the_command_lists_every_experiment():
-    from fastlbbnn.cli.reproduce import NAMES
-
-    assert tuple(EXPERIMENTS) == NAMES

@@ -11,8 +11,8 @@ import torch
 from scipy import stats
 from torch import nn
 
-from fastlbbnn import GaussianDispersion, density, predict, predict_interval
-from fastlbbnn.inference.likelihoods import Gaussian
+from fastlbbnn import GaussianDispersion, density, predict, predict_interval, set_likelihood
+from fastlbbnn.inference.families import Gaussian
 from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear, WeightMode
 from fastlbbnn.prediction.predict import log_prob_draws, quantiles
 
@@ -25,7 +25,7 @@ def model() -> nn.Sequential:
     model = nn.Sequential(LBBNNLinear(6, 8), nn.ReLU(), nn.Dropout(0.5), LBBNNLinear(8, 3))
     for layer in (model[0], model[3]):
         nn.init.normal_(layer.inclusion.omega)
-    return model
+    return set_likelihood(model, "categorical")
 
 
 @pytest.mark.parametrize("mode", list(WeightMode))
@@ -82,7 +82,7 @@ def test_no_observations_give_no_predictions(model):
 
 @pytest.mark.parametrize("mode", ["median", "median-mean"])
 def test_a_median_model_without_a_path_is_reported(mode):
-    model = MLP(6, 4, 3)
+    model = MLP(6, 4, 3, likelihood="categorical")
     nn.init.constant_(model[0].inclusion.omega, -1.0)
     with pytest.warns(UserWarning, match="threshold=0.268941 is the closest with a path") as caught:
         p = predict(model, X, mode=mode)
@@ -103,7 +103,7 @@ def test_networks_that_are_no_chain_are_not_looked_into(model):
         def forward(self, x):
             return x + self.inner(x)
 
-    assert predict(Residual(), X, mode="median").shape == (50, 6)
+    assert predict(set_likelihood(Residual(), "categorical"), X, mode="median").shape == (50, 6)
 
 
 # --- log-probabilities and intervals -------------------------------------------------------------

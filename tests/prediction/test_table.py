@@ -12,7 +12,7 @@ from torch import nn
 import fastlbbnn
 from fastlbbnn.nn import MLP
 from fastlbbnn.prediction import table as answers
-from fastlbbnn.prediction.predict import predict_interval
+from fastlbbnn.prediction.predict import quantiles
 
 
 def fixed(weight: torch.Tensor) -> nn.Module:
@@ -58,7 +58,9 @@ def test_probabilities_have_intervals_of_the_draws():
     network, x = MLP(3, 4, 3), torch.rand(5, 3)
     table = answers.answer(network, x, "categorical", samples=60, seed=7, intervals=True)
     generator = torch.Generator().manual_seed(7)
-    draws = fastlbbnn.predict(network, x, samples=60, average=False, generator=generator)
+    draws = fastlbbnn.predict(
+        network, x, samples=60, average=False, generator=generator, likelihood="categorical"
+    )
     for c in range(3):
         ends = torch.quantile(draws[..., c], torch.tensor([0.025, 0.975]), dim=0)
         for name, expected in zip((f"lower_{c}", f"upper_{c}"), ends):
@@ -75,11 +77,12 @@ def test_numbers_have_means_and_intervals():
     table = answers.answer(network, x, "gaussian", samples=200, seed=7)
     names = ["mean", "lower", "upper", "mean_lower", "mean_upper"]
     assert list(table) == [f"{name}_{output}" for output in (1, 2) for name in names]
-    mean = predict_interval(
-        network, x, level=0.95, samples=200, likelihood="gaussian", generator=torch.Generator().manual_seed(7)
-    )
-    assert table["mean_lower_2"].tolist() == mean.lower[:, 1].tolist()
-    assert table["mean_1"].tolist() == pytest.approx(mean.mean[:, 0].tolist())
+    drawn = fastlbbnn.predict(
+        network, x, samples=200, likelihood="gaussian", average=False,
+        generator=torch.Generator().manual_seed(7),
+    )  # fmt: skip
+    assert table["mean_lower_2"].tolist() == quantiles(drawn, (0.025,))[0][:, 1].tolist()
+    assert table["mean_1"].tolist() == pytest.approx(drawn.mean(0)[:, 0].tolist())
     # What is unknown about the mean, and a standard deviation of one on top.
     assert (table["lower_1"] < table["mean_lower_1"]).all() and (
         table["upper_1"] > table["mean_upper_1"]

@@ -12,6 +12,7 @@ import torch
 from support.tiny_runs import make_dataset, make_run
 
 from fastlbbnn.reports import render, uncertain, write_report
+from fastlbbnn.reports.columns import share
 from fastlbbnn.reports.content import gather
 from fastlbbnn.reports.words import headline
 
@@ -105,7 +106,7 @@ def test_links_lead_to_sections(page):
 def test_the_table_holds_every_row_of_the_results(page, run):
     text = " ".join("".join(Page(page).text).split())
     for row in run.results["rows"]:
-        assert f"{row['accuracy']:.4f}" in text and f"{row['density']:.3g}" in text
+        assert f"{row['accuracy']:.4f}" in text and share(row["density"]) in text
     for stage in ("After training", "After post-training of the sparse model"):
         assert stage in text
     for name in ("gamma SIM", "gamma MED", "beta MEA", "decided", "density"):
@@ -120,7 +121,7 @@ def test_names_from_outside_cannot_become_tags(page):
 
 def test_the_headline_is_of_the_averaged_prediction_and_the_sparse_model(run):
     found = headline(run.results, run, run.model())
-    rows = {(r["stage"], r["gamma"], r["beta"], r["R"]): r for r in run.results["rows"]}
+    rows = {(r["network"], r["gamma"], r["beta"], r["R"]): r for r in run.results["rows"]}
     full, sparse = rows["trained", "SIM", "SIM", 4], rows["trained", "MED", "SIM", 4]
     assert f"{100 * full['accuracy']:.1f} % of 60 test rows" in found["sentence"]
     assert f"right on {100 * sparse['accuracy']:.1f} %" in found["sentence"]

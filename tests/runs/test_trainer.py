@@ -9,15 +9,15 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from fastlbbnn.data import Dataset
-from fastlbbnn.inference.elbo import bayesian_layers
+from fastlbbnn._util.files import write_json
+from fastlbbnn.data import Dataset, Preparation
 from fastlbbnn.nn import expand_samples, weights
+from fastlbbnn.nn.layer import bayesian_layers
 from fastlbbnn.runs import RECIPES, Recipe, Stage, find_recipe, load_run, train
 from fastlbbnn.runs import trainer as trainer_module
-from fastlbbnn.runs.checkpoint import load_network, save_network
+from fastlbbnn.runs.checkpoint import CheckpointClock, load_network, save_network
 from fastlbbnn.runs.evaluate import evaluate_run
 from fastlbbnn.runs.methods import METHODS
-from fastlbbnn.runs.run import write_json
 from fastlbbnn.runs.trainer import _Trainer
 
 _QUICK = {"hidden": (6, 5), "batch": 16}
@@ -30,7 +30,7 @@ def data() -> Dataset:
     y = (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
     return Dataset(
         name="toy", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:],
-        likelihood="categorical", classes=3, class_names=("a", "b", "c"), input_shape=(4,),
+        likelihood="categorical", n_classes=3, preparation=Preparation.as_is(4, class_names="abc"),
     )
 
 
@@ -41,42 +41,40 @@ def _recipe(method: str, epochs: int = 4) -> Recipe:
 
 def _networks(folder) -> dict[str, dict[str, torch.Tensor]]:
     run = load_run(folder)
-    return {stage: run.model(stage).state_dict() for stage in run.stages}
+    return {name: run.model(name).state_dict() for name in run.networks}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_and_is_evaluated(method, data, tmp_path):
-    run = load_run(train(method, data, _recipe(method), out=tmp_path / "run", progress=False))
+    run = train(method, data, _recipe(method), out=tmp_path / "run", progress=False)
     assert run.finished
     assert run.config["sizes"] == [4, 6, 5, 3]
     rows = evaluate_run(run, data, samples=3)["rows"]
-    trained = {(r["gamma"], r["beta"]) for r in rows if r["stage"] == "trained"}
+    trained = {(r["gamma"], r["beta"]) for r in rows if r["network"] == "trained"}
     assert trained == {(p.gamma, p.beta) for p in METHODS[method].predictions}
     assert all(0.0 <= r["accuracy"] <= 1.0 and 0.0 <= r["density"] <= 1.0 for r in rows)
     assert load_run(run.folder).results["rows"] == json.loads(json.dumps(rows))
 
 
-@pytest.mark.parametrize(("method", "name"), RECIPES)
-def test_interrupted_and_continued_equals_uninterrupted_to_the_bit(
-    method, name, data, tmp_path, monkeypatch
-):
-    recipe = replace(find_recipe(method, name).scaled(5), **_QUICK)
-    _assert_equal_when_interrupted(method, data, recipe, tmp_path, monkeypatch)
+@pytest.mark.parametrize("name", RECIPES)
+def test_interrupted_and_continued_equals_uninterrupted_to_the_bit(name, data, tmp_path, monkeypatch):
+    recipe = replace(RECIPES[name].scaled(5), **_QUICK)
+    _assert_equal_when_interrupted(recipe.method, data, recipe, tmp_path, monkeypatch)
 
 
 def test_a_learnt_noise_variance_goes_on_to_the_bit(data, tmp_path, monkeypatch):
     numbers = replace(
-        data, y_train=data.x_train.sum(1), y_test=data.x_test.sum(1), likelihood="gaussian", classes=None,
-        class_names=None,
+        data, y_train=data.x_train.sum(1), y_test=data.x_test.sum(1), likelihood="gaussian", n_classes=None,
+        preparation=None,
     )
     recipe = replace(find_recipe("LBBNN-GP-MF", "ours").scaled(5), **_QUICK)
     _assert_equal_when_interrupted("LBBNN-GP-MF", numbers, recipe, tmp_path, monkeypatch)
 
 
 def _assert_equal_when_interrupted(method, data, recipe, tmp_path, monkeypatch):
-    whole = train(method, data, recipe, seed=7, out=tmp_path / "whole", progress=False)
+    whole = train(method, data, recipe, seed=7, out=tmp_path / "whole", progress=False).folder
 
-    monkeypatch.setattr(trainer_module, "_CHECKPOINT_SECONDS", -1.0)  # after every epoch
+    monkeypatch.setattr(CheckpointClock, "due", lambda _: True)  # after every epoch
     one_epoch = trainer_module._Trainer._train_epoch
     calls = 0
 
@@ -92,7 +90,7 @@ def _assert_equal_when_interrupted(method, data, recipe, tmp_path, monkeypatch):
     while True:
         torch.manual_seed(interruptions)  # the state of the process must not matter
         try:
-            broken = train(method, data, recipe, seed=7, out=tmp_path / "broken", progress=False)
+            broken = train(method, data, recipe, seed=7, out=tmp_path / "broken", progress=False).folder
             break
         except KeyboardInterrupt:
             interruptions += 1
@@ -104,7 +102,7 @@ def _assert_equal_when_interrupted(method, data, recipe, tmp_path, monkeypatch):
             assert torch.equal(tensor, found[stage][name]), (stage, name)
     if data.likelihood == "gaussian":
         for stage in expected:
-            one, other = (load_run(folder).likelihood(stage) for folder in (whole, broken))
+            one, other = (load_run(folder).model(stage).likelihood for folder in (whole, broken))
             assert torch.equal(one.log_variance, other.log_variance)
     columns = ("stage", "epoch", "loss", "kl", "density")
     histories = [[[row[c] for c in columns] for row in load_run(f).history] for f in (whole, broken)]
@@ -114,7 +112,7 @@ def _assert_equal_when_interrupted(method, data, recipe, tmp_path, monkeypatch):
 def test_seeds_differ_and_repeat(data, tmp_path):
     recipe = _recipe("LBBNN-GP-MF")
     weights = [
-        _networks(train("LBBNN-GP-MF", data, recipe, seed=seed, out=tmp_path / name, progress=False))
+        _networks(train("LBBNN-GP-MF", data, recipe, seed=seed, out=tmp_path / name, progress=False).folder)
         ["trained"]["0.kappa"]
         for seed, name in ((0, "a"), (0, "b"), (1, "c"))
     ]
@@ -123,7 +121,7 @@ def test_seeds_differ_and_repeat(data, tmp_path):
 
 
 def test_post_training_leaves_the_structure_alone(data, tmp_path):
-    run = load_run(train("LBBNN-GP-MF", data, _recipe("LBBNN-GP-MF"), out=tmp_path / "r", progress=False))
+    run = train("LBBNN-GP-MF", data, _recipe("LBBNN-GP-MF"), out=tmp_path / "r", progress=False)
     trained = run.model("trained").state_dict()
     for stage in ("post-trained", "post-median"):
         after = run.model(stage).state_dict()
@@ -137,7 +135,7 @@ def test_main_stage_fixes_hyperparameters_that_pre_training_learns(data, tmp_pat
     learnt = {"weights": 1e-3, "inclusion": 1e-2, "psi": 1e-2, "sigma2": 1e-2}
     pre = Stage("pre-training", 3, learnt, saves="pre")
     recipe = Recipe("LBBNN-GP-MF", "test", (pre, main), **_QUICK)
-    run = load_run(train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False))
+    run = train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False)
     pre, trained = run.model("pre").state_dict(), run.model("trained").state_dict()
     start = run.new_network().state_dict()
     for name in ("0.prior.raw_psi", "0.prior.raw_beta"):
@@ -146,7 +144,7 @@ def test_main_stage_fixes_hyperparameters_that_pre_training_learns(data, tmp_pat
 
 
 def test_gradual_pruning_ends_at_its_density(data, tmp_path):
-    run = load_run(train("FNN-GMP", data, _recipe("FNN-GMP", 8), out=tmp_path / "r", progress=False))
+    run = train("FNN-GMP", data, _recipe("FNN-GMP", 8), out=tmp_path / "r", progress=False)
     (row,) = evaluate_run(run, data)["rows"]
     weights = [4 * 6, 6 * 5, 5 * 3]
     assert row["density"] == sum(round(0.08 * n) for n in weights) / sum(weights)
@@ -159,14 +157,14 @@ def test_regression_learns_its_noise(method, tmp_path):
     y = 2.0 * x[:, :1] + 0.3 * torch.randn(400, 1, generator=generator)
     data = Dataset(
         name="line", x_train=x[:300], y_train=y[:300], x_test=x[300:], y_test=y[300:],
-        likelihood="gaussian", classes=None, class_names=None, input_shape=(3,),
+        likelihood="gaussian",
     )
     stage = Stage("training", 150, {"weights": 2e-2, "inclusion": 2e-2}, saves="trained", kl_warmup=30)
     recipe = Recipe(method, "test", (stage,), hidden=(8,), batch=50)
-    run = load_run(train(method, data, recipe, out=tmp_path / "r", progress=False))
+    run = train(method, data, recipe, out=tmp_path / "r", progress=False)
     # The shape's posterior is known, so the variance's estimate is as good as 300 residuals make it:
     # a relative standard error of sqrt(2/300) = 8 %; three of them, and the network's own error.
-    variance = run.likelihood().log_variance.exp().item()
+    variance = run.model().likelihood.log_variance.exp().item()
     assert 0.09 * 0.7 < variance < 0.09 * 1.6
     rows = evaluate_run(run, data, samples=5)["rows"]
     assert all(row["rmse"] < 0.5 for row in rows)
@@ -180,14 +178,13 @@ def test_the_shipped_recipe_learns_a_small_noise(tmp_path):
     y = 0.5 * x[:, :1] + 0.02 * torch.randn(300, 1, generator=generator)
     data = Dataset(
         name="fine line", x_train=x[:240], y_train=y[:240], x_test=x[240:], y_test=y[240:],
-        likelihood="gaussian", classes=None, class_names=None, input_shape=(2,),
+        likelihood="gaussian",
     )
     recipe = replace(find_recipe("LBBNN-GP-MF", "ours"), hidden=(10,))
     main = tuple(s for s in recipe.stages if s.start_from is None)
-    run = load_run(
-        train("LBBNN-GP-MF", data, replace(recipe, stages=main), out=tmp_path / "r", progress=False)
-    )
-    model, noise = run.model(), run.likelihood()
+    run = train("LBBNN-GP-MF", data, replace(recipe, stages=main), out=tmp_path / "r", progress=False)
+    model = run.model()
+    noise = model.likelihood
     with torch.no_grad(), weights("sampled", samples=100):
         square = (model(expand_samples(data.x_train, 100)) - data.y_train).square().mean().item()
     # b/a averages (y - f)^2 over the draws of about one epoch, and the prior adds b_0/a = 0.01/121.
@@ -199,8 +196,8 @@ def test_the_median_model_that_is_trained_has_a_path(data, tmp_path):
     """At 0.5 nothing is left: without another threshold post-training would train biases alone."""
     recipe = _recipe("LBBNN-GP-MF")
     main = [s for s in recipe.stages if s.start_from is None]
-    out = train("LBBNN-GP-MF", data, replace(recipe, stages=tuple(main)), out=tmp_path / "r", progress=False)
-    trainer = _Trainer(out, data, recipe, 0, False)
+    run = train("LBBNN-GP-MF", data, replace(recipe, stages=tuple(main)), out=tmp_path / "r", progress=False)
+    out, trainer = run.folder, _Trainer(run, data, recipe, False)
     about = load_network(out / "trained.safetensors", trainer.network)
     for layer in bayesian_layers(trainer.network):
         layer.inclusion.omega.data.sub_(9.0)
@@ -219,10 +216,10 @@ def test_the_median_model_that_is_trained_has_a_path(data, tmp_path):
 def test_looking_at_an_unfinished_run_leaves_no_old_results(data, tmp_path):
     recipe = _recipe("LBBNN-GP-MF")
     main = replace(recipe, stages=tuple(s for s in recipe.stages if s.start_from is None))
-    folder = train("LBBNN-GP-MF", data, main, out=tmp_path / "r", progress=False)
+    folder = train("LBBNN-GP-MF", data, main, out=tmp_path / "r", progress=False).folder
     evaluate_run(load_run(folder), data, samples=2)
     # As if it had been interrupted after the main stage, and looked at.
-    config = load_run(folder).config | {"status": "running", "settings": recipe.settings()}
+    config = load_run(folder).config | {"status": "running", "recipe": recipe.to_config()}
     write_json(folder / "run.json", config)
     train("LBBNN-GP-MF", data, recipe, out=folder, progress=False)
     assert load_run(folder).results is None
@@ -231,10 +228,10 @@ def test_looking_at_an_unfinished_run_leaves_no_old_results(data, tmp_path):
 def test_both_post_trainings_follow_from_the_trained_network_alone(data, tmp_path):
     """Redone from its network, a stage gives the numbers that it gave as part of the run."""
     recipe = _recipe("LBBNN-GP-MF")
-    folder = train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False)
-    expected = load_run(folder).model("post-median").state_dict()
+    run = train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False)
+    folder, expected = run.folder, run.model("post-median").state_dict()
     (folder / "post-median.safetensors").unlink()
-    trainer = _Trainer(folder, data, recipe, 0, False)
+    trainer = _Trainer(run, data, recipe, False)
     trainer._stage(len(recipe.stages) - 1, None, tqdm(disable=True))
     for name, value in load_run(folder).model("post-median").state_dict().items():
         assert torch.equal(value, expected[name]), name
@@ -246,7 +243,7 @@ def test_pre_training_ends_when_the_prior_is_sparse(data, tmp_path):
         Stage("training", 7, {"weights": 1e-3}, saves="trained"),
     )
     recipe = Recipe("LBBNN-GP-MF", "test", stages, **_QUICK)
-    run = load_run(train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False))
+    run = train("LBBNN-GP-MF", data, recipe, out=tmp_path / "r", progress=False)
     # E[psi] = 1/2 at the start is below 0.9 already.
     assert [row["stage"] for row in run.history] == ["training"] * 7
 
@@ -256,7 +253,7 @@ def test_kl_counts_little_in_the_warm_up(data, tmp_path):
     def scale(warmup: int) -> float:
         stage = Stage("training", 30, {"weights": 3e-2}, saves="trained", kl_warmup=warmup)
         recipe = Recipe("BNN-GP-MF", f"test {warmup}", (stage,), **_QUICK)
-        run = load_run(train("BNN-GP-MF", data, recipe, out=tmp_path / str(warmup), progress=False))
+        run = train("BNN-GP-MF", data, recipe, out=tmp_path / str(warmup), progress=False)
         return run.model()[0].rho.mean().item()
 
     assert scale(10_000) < scale(0) - 0.5
@@ -272,7 +269,7 @@ def test_a_folder_of_another_run_is_refused(data, tmp_path):
 
 
 def test_damaged_files_are_named(data, tmp_path):
-    folder = train("FNN", data, _recipe("FNN"), out=tmp_path / "r", progress=False)
+    folder = train("FNN", data, _recipe("FNN"), out=tmp_path / "r", progress=False).folder
     (folder / "trained.safetensors").write_bytes(b"no safetensors file")
     with pytest.raises(ValueError, match=r"trained\.safetensors is damaged"):
         load_run(folder).model()
@@ -291,8 +288,8 @@ def test_a_stage_that_trains_nothing_is_refused(data, tmp_path):
 
 def test_recipes_are_plain_data():
     for recipe in RECIPES.values():
-        again = Recipe.from_settings(json.loads(json.dumps(recipe.settings())))
-        assert again.settings() == recipe.settings()
+        again = Recipe.from_config(json.loads(json.dumps(recipe.to_config())))
+        assert again.to_config() == recipe.to_config()
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 7])
@@ -310,9 +307,9 @@ def test_options_for_a_data_set_take_the_place_of_the_others(data, tmp_path):
         _recipe("BNN-GP-MF"), options={"sigma2": 0.5, "start": "paper"},
         for_data={"toy": {"sigma2": 0.25}, "other": {"sigma2": 2.0}},
     )  # fmt: skip
-    run = load_run(train("BNN-GP-MF", data, recipe, out=tmp_path / "run", progress=False))
+    run = train("BNN-GP-MF", data, recipe, out=tmp_path / "run", progress=False)
     assert run.recipe.options == {"sigma2": 0.25, "start": "paper"}
-    assert "for_data" not in run.config["settings"]
+    assert "for_data" not in run.config["recipe"]
     assert run.model("trained")[0].prior.sigma2 == 0.25
     assert recipe.on("unheard of").options == recipe.options
 
@@ -324,16 +321,16 @@ def test_epochs_for_a_data_set_take_the_place_of_the_others(data, tmp_path):
     assert [stage.until_epoch for stage in recipe.on("toy").stages] == [4, 50, 60, 60]
     assert [stage.until_epoch for stage in recipe.on("unheard of").stages] == ends
     # Who asks for a number of epochs gets it.
-    run = load_run(train("LBBNN-GP-MF", data, recipe.scaled(5), out=tmp_path / "run", progress=False))
+    run = train("LBBNN-GP-MF", data, recipe.scaled(5), out=tmp_path / "run", progress=False)
     assert [stage.until_epoch for stage in run.recipe.stages] == [1, 5, 6, 6]
-    assert "epochs_on" not in run.config["settings"]
+    assert "epochs_on" not in run.config["recipe"]
 
 
 @pytest.mark.parametrize("method", ["LBBNN-GP-MF", "LBBNN-GP-MVN", "LBBNN-GP-LFMVN"])
 def test_early_decides_the_structure_first_and_holds_it(method, data, tmp_path):
     # Six epochs of pre-training move the logits, the 24 after them must not.
     recipe = replace(find_recipe(method, "early").scaled(30), **_QUICK)
-    history = load_run(train(method, data, recipe, out=tmp_path / "run", progress=False)).history
+    history = train(method, data, recipe, out=tmp_path / "run", progress=False).history
     deciding = [row["mean_inclusion"] for row in history if row["stage"] == "pre-training"]
     held = {row["mean_inclusion"] for row in history if row["stage"] == "training"}
     assert len(deciding) == 6 and len(set(deciding)) == 6
@@ -344,7 +341,7 @@ def test_early_decides_the_horseshoes_scales_first_and_holds_them(data, tmp_path
     recipe = replace(find_recipe("BNN-HP-MF", "early").scaled(10), **_QUICK)
     deciding, *others = recipe.stages
     recipe = replace(recipe, stages=(replace(deciding, saves="decided"), *others))
-    run = load_run(train("BNN-HP-MF", data, recipe, out=tmp_path / "run", progress=False))
+    run = train("BNN-HP-MF", data, recipe, out=tmp_path / "run", progress=False)
     networks = (run.new_network(), run.model("decided"), run.model("trained"))
     for fresh, decided, trained in zip(*(bayesian_layers(network) for network in networks)):
         scales = zip(fresh.scale_parameters(), decided.scale_parameters(), trained.scale_parameters())
@@ -357,7 +354,7 @@ def test_early_of_concrete_dropout_starts_each_layer_at_its_rate_and_leaves_it_t
     recipe = replace(find_recipe("BNN-GP-CMF", "early").scaled(3), **_QUICK)
     rates = [0.9, 0.2, 0.001]
     recipe = replace(recipe, options={**recipe.options, "dropout": rates, "last_dropout": None})
-    run = load_run(train("BNN-GP-CMF", data, recipe, out=tmp_path / "run", progress=False))
+    run = train("BNN-GP-CMF", data, recipe, out=tmp_path / "run", progress=False)
     layers = zip(rates, bayesian_layers(run.new_network()), bayesian_layers(run.model("trained")))
     for rate, fresh, layer in layers:
         assert layer.drops == "weights"
@@ -379,8 +376,8 @@ def test_early_of_concrete_dropout_takes_any_depth(hidden):
 
 def test_other_words_about_a_recipe_are_no_other_recipe(data, tmp_path):
     recipe = _recipe("FNN")
-    folder = train("FNN", data, recipe, out=tmp_path / "run", progress=False)
-    assert train("FNN", data, replace(recipe, notes="put better"), out=folder, progress=False) == folder
+    folder = train("FNN", data, recipe, out=tmp_path / "run", progress=False).folder
+    assert train("FNN", data, replace(recipe, notes="put better"), out=folder, progress=False).folder == folder
     with pytest.raises(ValueError, match="another recipe"):
         train("FNN", data, replace(recipe, batch=8), out=folder, progress=False)
 

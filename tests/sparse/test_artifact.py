@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from support.selected import assert_equal_to_rounding, inputs, trained
 
 import fastlbbnn
 from fastlbbnn.sparse import SparseModel, artifact, read_artifact
-from fastlbbnn.sparse.artifact import decode_positions, encode_positions
+from fastlbbnn.sparse.positions import decode_positions, encode_positions
 
 NETWORKS = {
     "scattered": lambda: trained(50, 41, 33, 7),
@@ -124,9 +127,14 @@ def parts(data: bytes) -> tuple[dict, bytes]:
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
-def join(header: object, body: bytes) -> bytes:
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + body
+def join(header: object, body: bytes, signed: bool = True) -> bytes:
+    """A file of these parts, whose checksum is right where it has one and ``signed``."""
+    if signed and isinstance(header, dict) and isinstance(header.get("__metadata__"), dict):
+        header = {**header, "__metadata__": {**header["__metadata__"], "checksum": "0" * 64}}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    data = struct.pack("<Q", len(text)) + text + body
+    digest = hashlib.sha256(data).hexdigest().encode()
+    return data.replace(b'"checksum":"' + b"0" * 64, b'"checksum":"' + digest, 1)
 
 
 def test_truncation_anywhere_is_noticed(tmp_path, good):
@@ -150,8 +158,15 @@ def test_foreign_files_are_refused(tmp_path, good):
     assert "format=None" in refuse(tmp_path, join({}, b""))
     other = {**header, "__metadata__": {**header["__metadata__"], "format": "pt"}}
     assert "format='pt'" in refuse(tmp_path, join(other, body))
-    newer = {**header, "__metadata__": {**header["__metadata__"], "version": "2"}}
-    assert "version '2'" in refuse(tmp_path, join(newer, body))
+    newer = {**header, "__metadata__": {**header["__metadata__"], "version": "3"}}
+    assert "version '3' and this package reads '2'; upgrade" in refuse(tmp_path, join(newer, body))
+    older = {**header, "__metadata__": {**header["__metadata__"], "version": "1"}}
+    assert "select the network again from its run" in refuse(tmp_path, join(older, body, signed=False))
+    assert "its checksum says: it is damaged" in refuse(tmp_path, good[:-1] + b"!")
+    unsigned = {**header, "__metadata__": {k: v for k, v in header["__metadata__"].items() if k != "checksum"}}
+    assert "it has no checksum" in refuse(tmp_path, join(unsigned, body, signed=False))
+    with pytest.raises(IsADirectoryError, match="is a folder; expected a file that SparseModel.save"):
+        read_artifact(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_artifact(tmp_path / "nothing")
 
@@ -239,25 +254,101 @@ def test_a_hostile_file_costs_no_memory(tmp_path, good):
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def test_flipped_bytes_never_do_worse_than_an_error(tmp_path, good):
+def test_every_flipped_bit_is_refused(tmp_path):
+    """All bits of a small file; a checksum sees what no check of values can."""
+    fastlbbnn.select(trained(3, 2), likelihood="categorical", class_names="ab").save(tmp_path / "good")
+    good = (tmp_path / "good").read_bytes()
+    read_artifact(tmp_path / "good")
+    for place in range(len(good)):
+        for bit in range(8):
+            data = bytearray(good)
+            data[place] ^= 1 << bit
+            refuse(tmp_path, bytes(data))
+
+
+def test_a_hostile_file_whose_checksum_is_right_is_refused_or_harmless(tmp_path, good):
     """Some change a weight and load; every other is refused. None may crash or break an index."""
     random = np.random.default_rng(0)
-    header = 8 + struct.unpack("<Q", good[:8])[0]
-    places = [*random.integers(0, header, 300), *random.integers(header, len(good), 300)]
+    header, body = parts(good)
     x = inputs(3, 60)
     loaded = 0
-    for place in places:
-        data = bytearray(good)
-        data[place] ^= 1 << int(random.integers(8))
-        (tmp_path / "bad").write_bytes(data)
+    for _ in range(300):
+        changed = bytearray(body)
+        changed[random.integers(len(body))] ^= 1 << int(random.integers(8))
+        (tmp_path / "bad").write_bytes(join(header, bytes(changed)))
         try:
-            network = read_artifact(tmp_path / "bad")
+            model = SparseModel.load(tmp_path / "bad")
         except ValueError:
             continue
         loaded += 1
-        if network.in_features == 60:
-            assert SparseModel(network).use("csr")(x).shape[0] == 3
-    assert 0 < loaded < len(places)
+        assert model.use("csr")(x).shape[0] == 3
+    assert 0 < loaded < 300
+
+
+def empty_layer(rows: int, block: list[int], more: dict | None = None) -> tuple[dict, dict, bytes]:
+    """Config, header and body of a network with one layer that has no weights."""
+    config = {
+        "in_features": 2**31 - 1, "threshold": 0.5, "posterior": False, "constants": [],
+        "layers": [{"rows": rows, "cols": 2**31 - 1, "relu": False, "block": block, "format": "csr"}],
+        **(more or {}),
+    }
+    mean = [0, *block] if block != [1, 1] else [0]
+    config["layers"][0]["format"] = "csr" if block == [1, 1] else "bsr"
+    header = {
+        "layers.0.bias_mean": {"dtype": "F32", "shape": [rows], "data_offsets": [0, 4 * rows]},
+        "layers.0.gaps": {"dtype": "U8", "shape": [0], "data_offsets": [4 * rows, 4 * rows]},
+        "layers.0.mean": {"dtype": "F32", "shape": mean, "data_offsets": [4 * rows, 4 * rows]},
+    }
+    return config, header, bytes(4 * rows)
+
+
+@pytest.mark.parametrize("block", [[1, 1], [2, 2**31 - 1], [2**31 - 1, 1], [2**31 - 1, 2**31 - 1]])
+@pytest.mark.parametrize("uses", ["all", "none"])
+def test_a_file_of_500_bytes_takes_no_gigabytes(tmp_path, block, uses):
+    """Sizes that nothing in the file shows took 5 to 23 GB; 64 MB is the limit here."""
+    config, header, body = empty_layer(3, block)
+    if uses == "none":
+        config["layers"][0]["cols"] = 0
+        header["inputs"] = {"dtype": "U16", "shape": [0], "data_offsets": [12, 12]}
+    metadata = {"format": "fastlbbnn-sparse", "version": "2", "config": json.dumps(config)}
+    metadata |= {"preparation": json.dumps({"columns": 2**31 - 1, "target": {}})}
+    path = tmp_path / "bomb"
+    path.write_bytes(join({"__metadata__": metadata, **header}, body))
+    code = (
+        "import resource, sys\n"
+        "from fastlbbnn.sparse import runtime\n"
+        "now = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (now + (64 << 20),) * 2)\n"
+        "try:\n"
+        "    model = runtime.load(sys.argv[1], threads=1)\n"
+        "    model.plan(1), model.draw\n"
+        "except ValueError as error: print('refused', error)\n"
+        "else: print('loaded', model)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    harmless = uses == "none" and block[0] * block[1] < 2**31
+    assert found.stdout.startswith("loaded" if harmless else "refused"), found.stdout
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+    """A limit on the size of files stands in for it."""
+    fastlbbnn.select(trained(200, 100, 3)).save(tmp_path / "small")
+    before = (tmp_path / "small").read_bytes()
+    code = (
+        "import resource, signal, sys\n"
+        "from fastlbbnn.sparse import runtime\n"
+        "model = runtime.load(sys.argv[1])\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
+        "try: model.save(sys.argv[1])\n"
+        "except OSError as error: print(error)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code, tmp_path / "small"], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("\n") == 1 and "the network was not saved: File too large" in found.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["small"]
+    assert (tmp_path / "small").read_bytes() == before
 
 
 @pytest.mark.parametrize(

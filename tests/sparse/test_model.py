@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import logging
 import os
+import pickle
 import signal
 import time
 
@@ -12,9 +16,14 @@ import torch
 from support.selected import assert_equal_to_rounding, inputs, outputs, trained
 
 import fastlbbnn
+from fastlbbnn import reference
 from fastlbbnn.sparse import SparseModel
+from fastlbbnn.sparse import formats as formats_module
+from fastlbbnn.sparse.engines import cpu, noise
 from fastlbbnn.sparse.engines import native as _library
 from fastlbbnn.sparse.engines import plan as plan_module
+from fastlbbnn.sparse.engines.library import Library
+from fastlbbnn.sparse.engines.numpy_kernels import NumpyKernels
 
 
 @pytest.fixture
@@ -47,13 +56,16 @@ def test_inputs_of_any_shape_and_layout(small):
     [
         (lambda: torch.zeros(3, 49), ValueError, r"x is \[3, 49\]; expected a last axis of 50"),
         (lambda: torch.zeros(()), ValueError, "expected a last axis of 50"),
-        (lambda: torch.zeros(3, 50).double(), TypeError, "x is torch.float64"),
-        (lambda: np.zeros((3, 50)), TypeError, "x is a ndarray"),
+        (lambda: torch.zeros(3, 50, dtype=torch.complex64), TypeError, "x is torch.complex64"),
+        (lambda: torch.full((3, 50), 1e300, dtype=torch.float64), ValueError, "too large for float32"),
+        (lambda: np.zeros((3, 49)), ValueError, r"x is \[3, 49\]"),
+        (lambda: np.array([["a"] * 50]), TypeError, "x is <U1; expected real numbers"),
+        (lambda: "rows", TypeError, "x is <U4; expected real numbers"),
         (lambda: torch.zeros(3, 50, device="meta"), ValueError, "x is on meta"),
     ],
 )
 def test_bad_inputs_are_refused(small, x, error, message):
-    for call in (small, small.sample, small.predict):
+    for call in (small, small.sample, functools.partial(small.predict, likelihood="categorical")):
         with pytest.raises(error, match=message):
             call(x())
 
@@ -89,7 +101,7 @@ def test_a_plan_names_a_format_a_layer_and_its_times(small):
 
 def test_the_plan_takes_what_was_measured_to_be_faster(small, monkeypatch):
     fast = {"dense": [1.0, 1.0, 1.0, 1.0], "csr": [0.5, 0.9, 2.0, 4.0]}
-    planner = small._planner
+    planner = small._usual_engine().planner
     monkeypatch.setattr(planner, "_measure", lambda threads: [fast] * 3)
     assert planner.plan(1, 1).formats == ("csr",) * 3
     assert planner.plan(6, 1).formats == ("csr",) * 3
@@ -101,10 +113,11 @@ def test_the_plan_takes_what_was_measured_to_be_faster(small, monkeypatch):
     )
 
 
-def test_neighbours_inside_the_library_save_their_conversions():
+def test_neighbours_inside_the_library_save_their_conversions(small):
+    planner = small._usual_engine().planner
     seconds = ({"dense": 2.0, "csr": 1.0}, {"dense": 1.0, "csr": 1.1}, {"dense": 1.0, "csr": 3.0})
-    assert plan_module._best_chain(seconds, [0.0, 0.0, 0.0]) == ("csr", "dense", "dense")
-    assert plan_module._best_chain(seconds, [9.0, 0.2, 0.2]) == ("csr", "csr", "dense")
+    assert planner._best_chain(seconds, [0.0, 0.0, 0.0]) == ("csr", "dense", "dense")
+    assert planner._best_chain(seconds, [9.0, 0.2, 0.2]) == ("csr", "csr", "dense")
 
 
 def test_a_mixed_plan_computes_the_same(small):
@@ -206,10 +219,49 @@ def test_draws_have_the_posteriors_moments():
 
 def test_predict_averages_probabilities(small):
     x = inputs(10, 50)
-    torch.testing.assert_close(small.predict(x).sum(-1), torch.ones(10))
+    predict = functools.partial(small.predict, likelihood="categorical")
+    torch.testing.assert_close(predict(x).sum(-1), torch.ones(10))
     g = lambda: torch.Generator().manual_seed(4)  # noqa: E731
-    every = small.predict(x, samples=6, average=False, generator=g())
-    torch.testing.assert_close(every.mean(0), small.predict(x, samples=6, generator=g()))
+    every = predict(x, samples=6, average=False, generator=g())
+    torch.testing.assert_close(every.mean(0), predict(x, samples=6, generator=g()))
+
+
+def test_a_model_that_does_not_say_its_likelihood_asks_for_it(small):
+    with pytest.raises(ValueError, match="does not say what its outputs mean; expected likelihood="):
+        small.predict(inputs(3, 50))
+    known = fastlbbnn.select(trained(50, 41, 33, 7), likelihood="bernoulli")
+    assert known.likelihood == {"name": "bernoulli"}
+    torch.testing.assert_close(known.predict(inputs(3, 50)), small(inputs(3, 50)).sigmoid())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.uint8, torch.int64, torch.bool])
+def test_inputs_of_other_dtypes_are_computed_in_float32(small, dtype):
+    x = (inputs(9, 50) * 3).to(dtype)
+    expected = small(x.to(torch.float32))
+    assert torch.equal(small(x), expected) and small(x).dtype == torch.float32
+    y = small.use("csr")(x.numpy())
+    assert isinstance(y, np.ndarray)
+    np.testing.assert_array_equal(y, small(x.to(torch.float32)).numpy())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_models_and_draws_can_be_copied_and_pickled(small, copied):
+    x = inputs(9, 50)
+    small.use("csr")
+    draws = small.draw(3, seeds=[1, 2, 3])
+    other = copied(small)
+    assert torch.equal(other(x), small(x)) and other.plan(4).formats == ("csr",) * 3
+    assert torch.equal(copied(draws)(x), draws(x))
+    assert other.use("dense") is other and small.plan(4).formats == ("csr",) * 3
+
+
+def test_a_model_goes_to_a_process_that_was_spawned(small):
+    import multiprocessing
+
+    x = inputs(9, 50)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(functools.partial(small.use("csr"), x.numpy()))
+    np.testing.assert_array_equal(found, small(x).numpy())
 
 
 def test_bad_draws_are_refused(small):
@@ -222,17 +274,54 @@ def test_bad_draws_are_refused(small):
         means.sample(inputs(2, 50))
 
 
-def test_without_the_library_torch_predicts_and_draws_the_same(monkeypatch):
-    model = trained(50, 41, 33, 7, density=0.05)
+@pytest.mark.parametrize("block", [(1, 1), (4, 8), (16, 1)])
+def test_without_the_library_numpy_computes_all_formats_and_says_so_once(monkeypatch, caplog, block):
+    model = trained(50, 41, 33, 7, density=0.3, block=block)
     expected = fastlbbnn.select(model)
     monkeypatch.setattr(_library, "unavailable", lambda: "it was taken away")
+    cpu._say_once.cache_clear()
     small = fastlbbnn.select(model)
-    x = inputs(9, 50)
-    assert small.plan(9).formats == ("dense",) * 3
-    assert_equal_to_rounding(small(x), expected(x))
-    assert_equal_to_rounding(small.sample(x, 3, seeds=[1, 2, 3]), expected.sample(x, 3, seeds=[1, 2, 3]))
-    with pytest.raises(ValueError, match="cannot be computed as 'csr' here"):
-        small.use("csr")
+    seeds = [1, 2, 3]
+    with caplog.at_level(logging.WARNING, "fastlbbnn"):
+        for batch in (1, 9, 100):
+            x = inputs(batch, 50)
+            for formats in (None, "dense", "csr", *(["bsr"] if block != (1, 1) else [])):
+                small.use(formats)
+                assert_equal_to_rounding(small(x), expected(x))
+                assert_equal_to_rounding(torch.from_numpy(small(x.numpy())), expected(x))
+                sampled = small.sample(x, 3, seeds=seeds)
+                assert_equal_to_rounding(sampled, expected.sample(x, 3, seeds=seeds))
+    fastlbbnn.select(model)(x)
+    said = [r.getMessage() for r in caplog.records]
+    assert said == ["selected networks are computed with numpy, which is slower: it was taken away"]
+
+
+@pytest.mark.parametrize(("seed", "sample"), [(0, 0), (-5, 1), (2**63 - 1, 7)])
+def test_numpys_noise_is_that_of_the_reference_to_the_bit(seed, sample):
+    rows, columns = np.divmod(np.arange(23 * 41), 41)
+    for stream in (noise.WEIGHT, noise.BIAS):
+        expected = reference.noise.normals(torch.tensor(seed), stream, sample, 23, 41).numpy()
+        found = noise.normals_at(seed, stream, sample, rows, columns)
+        np.testing.assert_array_equal(found.reshape(23, 41), expected)
+
+
+def test_numpys_draws_are_the_librarys_to_a_rounding(small):
+    """The library may fuse mean + scale * eps into one rounding."""
+    by_library, by_numpy = Library(small._checked), NumpyKernels(small._checked)
+    for i in range(3):
+        for a, b in zip(by_library.draw(i, False, -5, 1, 1), by_numpy.draw(i, False, -5, 1, 1)):
+            assert (np.abs(a - b) <= 2.0**-23 * (np.abs(a) + 1.0)).all()
+
+
+def test_numpy_multiplies_large_batches_in_parts(small, monkeypatch):
+    monkeypatch.setattr(formats_module, "_AT_ONCE", 1000)
+    blocks = fastlbbnn.select(trained(50, 41, 33, 7, density=0.3, block=(4, 8)))
+    for model, name in ((small, "csr"), (blocks, "bsr"), (blocks, "csr")):
+        for layer in model.network.layers:
+            x = inputs(50, layer.cols).numpy()
+            known = fastlbbnn.sparse.FORMATS[name]
+            y = known.multiply(layer, known.arrays_of(layer), x)
+            np.testing.assert_allclose(y, x @ layer.dense().T, rtol=1e-4, atol=1e-5)
 
 
 def test_repr_says_what_is_left(small):
@@ -244,7 +333,7 @@ def test_many_batch_sizes_do_not_pile_up(small):
     x = inputs(600, 50)
     for batch in range(1, 600, 2):
         small(x[:batch])
-    assert len(small._passes) <= 256
+    assert len(small._usual_engine()._passes) <= 256
 
 
 def test_more_inputs_than_sixteen_bits_hold():

@@ -11,7 +11,7 @@ from torch import nn
 
 import fastlbbnn
 from fastlbbnn import predict
-from fastlbbnn.inference.likelihoods import Gaussian
+from fastlbbnn.inference.families import Gaussian
 from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear
 from fastlbbnn.prediction.metrics import nll_of_draws
 from fastlbbnn.structure import criteria
@@ -146,7 +146,7 @@ def test_a_grid_without_a_path_says_what_would_have_one():
 
 def test_averaging_over_models_has_criteria_too():
     torch.manual_seed(0)
-    model, x, y = MLP(4, 5, 3), torch.randn(20, 4), torch.arange(20) % 3
+    model, x, y = MLP(4, 5, 3, likelihood="categorical"), torch.randn(20, 4), torch.arange(20) % 3
     g = lambda: torch.Generator().manual_seed(0)  # noqa: E731
     got = criterion_of(model, x, y, "nll", mode="sampled", samples=8, generator=g())
     drawn = predict(model, x, samples=8, average=False, generator=g())
@@ -195,7 +195,7 @@ def test_dependent_indicators_are_searched_row_by_row_or_all_at_once(family, opt
 @pytest.mark.parametrize("family", ["mean-field", "mvn"])
 def test_a_network_with_a_given_structure(family):
     torch.manual_seed(0)
-    model = MLP(5, 4, 3, inclusion=family)
+    model = MLP(5, 4, 3, inclusion=family, likelihood="categorical")
     chosen = [torch.rand(4, 5) < 0.7, torch.rand(3, 4) < 0.7]
     fixed = with_structure(model, chosen)
     x = torch.randn(7, 5)

@@ -11,7 +11,7 @@ from torch import nn
 import fastlbbnn
 from fastlbbnn.nn import LBBNNLinear
 from fastlbbnn.sparse import SparseLayer, SparseModel, SparseNetwork
-from fastlbbnn.sparse.formats import blocks_from_grid, index_dtype, row_offsets_of
+from fastlbbnn.sparse.network import blocks_from_grid, index_dtype, row_offsets_of
 
 
 def make_layer(

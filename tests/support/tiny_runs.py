@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fastlbbnn.data import Dataset
-from fastlbbnn.runs import Recipe, Run, Stage, load_run, train
-from fastlbbnn.runs.evaluate import evaluate_run
+from fastlbbnn.data import Dataset, Preparation
+from fastlbbnn.runs import Recipe, Run, Stage, train
 
 #: 4 x 4 images of 3 classes: class c has the pixels of column c bright.
 SHAPE, CLASSES = (4, 4), 3
@@ -40,9 +39,9 @@ def make_dataset(likelihood: str = "categorical", name: str = "columns") -> Data
         x_test,
         parts[1],
         likelihood,
-        classes=classes,
-        class_names=names,
+        n_classes=classes,
         input_shape=SHAPE,
+        preparation=Preparation.as_is(16, class_names=names),
     )
 
 
@@ -70,11 +69,13 @@ def quick_recipe(method: str, psi: float = 0.4) -> Recipe:
     return Recipe(method, "quick", tuple(stages), hidden=(8,), batch=40, options=options)
 
 
-def make_run(folder: Path, method: str = "LBBNN-GP-MF", likelihood: str = "categorical") -> Run:
-    dataset = make_dataset(likelihood)
+def make_run(
+    folder: Path,
+    method: str = "LBBNN-GP-MF",
+    likelihood: str = "categorical",
+    dataset: Dataset | None = None,
+) -> Run:
+    dataset = make_dataset(likelihood) if dataset is None else dataset
     # Numbers say less about the weights than classes: a weaker prior keeps the median model connected.
-    recipe = quick_recipe(method, psi=0.4 if dataset.classes else 0.8)
-    train(method, dataset, recipe, out=folder, progress=False)
-    run = load_run(folder)
-    evaluate_run(run, dataset, samples=4)
-    return run
+    recipe = quick_recipe(method, psi=0.4 if dataset.n_classes else 0.8)
+    return train(method, dataset, recipe, out=folder, evaluate=4, progress=False)

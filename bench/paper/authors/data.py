@@ -49,6 +49,6 @@ def load(name: str) -> Problem:
     found = fastlbbnn.data.load(name, root=data_folder())
     phoneme = name == "phoneme"
     return Problem(
-        name, found.x_train, found.y_train, found.x_test, found.y_test, found.classes,
+        name, found.x_train, found.y_train, found.x_test, found.y_test, found.n_classes,
         shuffled=not phoneme, test_batch=100 if phoneme else 5,
     )

@@ -56,7 +56,7 @@ def run(
         # The mean-field script for PHONEME averages outputs 1..9 of 0..9.
         first = 1 if (problem.name, method) == ("phoneme", "LBBNN-GP-MF") else 0
         found = prediction.rows(scores, problem.y_test, predictor.densities(), first)
-        labels = {"stage": stage.result}
+        labels = {"network": stage.result}
         times = {"epoch_seconds": statistics.median(seconds) if seconds else None}
         rows += [{**labels, **row, **times} for row in found]
         if stage.result == "trained" and hasattr(network, "mean_inclusions"):

@@ -8,14 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..._util.build_notes import REBUILD, why_not_built
 from ...reference.noise import Stream
 from ..library import interpreting
 from .base import Backend
 
 #: Name of the shared library that ``setup.py`` builds into the package.
 LIBRARY = "_C.abi3.so"
-
-REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps fastlbbnn (or: make build)"
 
 
 def library_path() -> Path:
@@ -32,16 +31,13 @@ def load() -> str | None:
         )
     path = library_path()
     if not path.exists():
-        return (
-            f"the C++ extension was not built ({LIBRARY} is missing): install a C++17 compiler "
-            f"and run: {REBUILD}"
-        )
+        return f"the C++ extension was not built: {why_not_built(path)} Then {REBUILD}"
     try:
         torch.ops.load_library(str(path))
     except (OSError, RuntimeError) as error:
         return (
             f"the C++ extension does not load beside torch {torch.__version__} ({error}): "
-            f"run: {REBUILD}"
+            f"{REBUILD}"
         )
     return None
 

@@ -1,9 +1,9 @@
-"""Figures, one file a family. They take plain arrays or tensors and give matplotlib figures:
+"""Figures, one file per family. They take plain arrays or tensors and give matplotlib figures:
 
-from fastlbbnn import plots
+    from fastlbbnn.reports import plots
 
-figure = plots.inclusion_histograms({"MNIST": [layer.inclusion_probabilities() for layer in layers]})
-plots.save(figure, "inclusion.png")
+    figure = plots.inclusion_histograms({"MNIST": [layer.inclusion_probabilities() for layer in layers]})
+    plots.save(figure, "inclusion.png")
 """
 
 from __future__ import annotations

@@ -18,10 +18,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from .style import BLUE, GREEN, ORANGE, VERMILLION, array, draw_input, new_figure, styled
+from .style import BLUE, GREEN, ORANGE, VERMILLION, array, draw_input, hide_axes, new_figure, styled
 
 #: Characters of a class name under its bar: more would run into the row below.
 LONGEST_NAME = 11
+
+#: Characters of a line beside the bars.
+LONGEST_LINE = 18
 
 #: Averaged probability from which on a decision is made.
 CONFIDENT = 0.95
@@ -37,15 +40,17 @@ class Example:
     mean: NDArray[np.floating]
     #: The class, or None where it is none of the network's.
     truth: int | None = None
+    #: Lines that stand in the place of the image: a row of a table is neither image nor curve.
+    words: tuple[str, ...] = ()
 
     @staticmethod
-    def of(x: Any, probabilities: Any, truth: int | None = None) -> Example:
+    def of(x: Any, probabilities: Any, truth: int | None = None, words: Sequence[str] = ()) -> Example:
         """From the class probabilities of every draw, ``probabilities: [draws, classes]``."""
         p = array(probabilities)
         if p.ndim != 2:
             raise ValueError(f"probabilities is {list(p.shape)}; expected [draws, classes]")
         votes = np.bincount(p.argmax(1), minlength=p.shape[1]) / len(p)
-        return Example(array(x), votes, p.mean(0), None if truth is None else int(truth))
+        return Example(array(x), votes, p.mean(0), None if truth is None else int(truth), tuple(words))
 
     @property
     def predicted(self) -> int:
@@ -81,6 +86,13 @@ def _bars(axes: Axes, example: Example, names: Sequence[str], red: bool) -> None
     if example.truth is not None:
         # The class is told by its label, too, for those who do not see green.
         axes.get_xticklabels()[example.truth].set(fontweight="bold", color=GREEN)
+
+
+def _write(axes: Axes, words: Sequence[str]) -> None:
+    """Lines of text, each shortened to what stands beside bars."""
+    lines = [line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…" for line in words]
+    axes.text(0.0, 0.5, "\n".join(lines), transform=axes.transAxes, va="center", fontsize=5.5, linespacing=1.5)
+    hide_axes(axes)
 
 
 def _legend(figure: Figure, truths: bool, red: bool) -> None:
@@ -120,7 +132,10 @@ def _panels(
             image.set_axis_off()
             bars.set_axis_off()
             continue
-        draw_input(image, examples[place].x, shape)
+        if examples[place].words:
+            _write(image, examples[place].words)
+        else:
+            draw_input(image, examples[place].x, shape)
         _bars(bars, examples[place], names, red)
 
 

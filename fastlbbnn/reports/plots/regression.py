@@ -27,7 +27,7 @@ def observed_against_predicted(
     y, mean = array(observed).reshape(-1).astype(float), array(predicted).reshape(-1).astype(float)
     if y.size == 0 or y.size != mean.size:
         raise ValueError(
-            f"{y.size} observed and {mean.size} predicted numbers; expected as many, at least one"
+            f"{y.size} observed and {mean.size} predicted numbers; expected the same number, at least one"
         )
     chosen = np.argsort(mean, kind="stable")
     if chosen.size > most:

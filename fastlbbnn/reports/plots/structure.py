@@ -30,7 +30,7 @@ MOST_NAMES = 50
 
 @styled
 def inclusion_histograms(columns: Mapping[str, Sequence[Any]]) -> Figure:
-    """Histograms of inclusion probabilities: a row a layer, a column a network.
+    """Histograms of inclusion probabilities: a row per layer, a column per network.
 
     ``columns``: title -> the inclusion probabilities of every layer, of any shape, or their
     ``InclusionCounts``.

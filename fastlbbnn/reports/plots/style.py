@@ -23,13 +23,13 @@ try:
     from matplotlib.figure import Figure
 except ImportError as error:
     raise ImportError(
-        "figures need matplotlib, which is not installed: pip install 'fastlbbnn[plots]'"
+        "figures need matplotlib, not installed here: pip install matplotlib"
     ) from error
 
 #: Okabe and Ito's palette, which stays apart under the common forms of colour blindness.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILLION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-GREY, LIGHT_GREY = "#7F7F7F", "#D0D0D0"
+GREY = "#7F7F7F"
 CYCLE = (BLUE, VERMILLION, GREEN, ORANGE, SKY, PURPLE, BLACK, GREY)
 
 #: One value after the other on a scale from nothing to much, and on one around zero.

@@ -60,7 +60,7 @@ def _mark_stages(axes: Axes, found: Sequence[tuple[str, int, int]], named: bool)
 
 @styled
 def training_curves(history: Sequence[Mapping[str, Any]]) -> Figure:
-    """Bound, log-likelihood and KL, structure, accuracy: one point an epoch, the stages marked.
+    """Bound, log-likelihood and KL, structure, accuracy: one point per epoch, the stages marked.
 
     ``history``: rows with stage, loss (minus the bound) and log_likelihood (both an observation, in nats),
     kl (nats), density, mean_inclusion and train_accuracy; what is missing or NaN is left out. Stages stand

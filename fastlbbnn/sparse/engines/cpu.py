@@ -1,147 +1,208 @@
-"""The C++ library's view of a network: packed weights, passes over a batch, sampled weights."""
+"""A selected network on a CPU: every layer in the format that is fastest there.
+
+Neighbouring layers that the C++ library computes are one call of it; dense ones are products of numpy or
+torch, whichever the arrays are; without the library numpy computes all formats, and says so once.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import weakref
+import functools
+import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..check import check_network
-from ..formats import SparseLayer, SparseNetwork
-from ..sampling import SampledLayers
-from .native import FlLayer, FlPass, library
+from ..check import CheckedNetwork
+from ..network import SparseLayer
+from ..sampling import SampledLayers, sample_layers
+from . import ENGINES, native
+from .arrays import Array, Arrays, Step
+from .library import Draws, Library, fit_side_by_side
+from .numpy_kernels import NumpyKernels, layer_step
+from .plan import Plan, Planner
 
-#: What a layer can be computed as by the library.
-CODES = {"csr": 0, "bsr": 1}
+_log = logging.getLogger("fastlbbnn")
 
+#: Batch sizes whose passes are remembered.
+_REMEMBERED = 256
 
-def _address(a: NDArray | None) -> int | None:
-    return None if a is None else a.ctypes.data
-
-
-def describe(layer: SparseLayer, col_index: NDArray[np.int32]) -> FlLayer:
-    """The layer as a C struct; the arrays must outlive it."""
-    blocks = layer.blocks
-    return FlLayer(
-        rows=layer.rows, cols=layer.cols, row_offsets=_address(layer.row_offsets),
-        columns=_address(layer.columns), mean=_address(layer.mean), scale=_address(layer.scale),
-        bias_mean=_address(layer.bias_mean), bias_scale=_address(layer.bias_scale),
-        row_index=_address(layer.row_index), col_index=_address(col_index),
-        block_rows=0 if blocks is None else layer.block[0],
-        block_cols=0 if blocks is None else layer.block[1],
-        block_row_offsets=None if blocks is None else _address(blocks.block_row_offsets),
-        block_columns=None if blocks is None else _address(blocks.block_columns),
-        block_values=None if blocks is None else _address(blocks.values),
-        column_bytes=layer.columns.itemsize,
-        block_column_bytes=0 if blocks is None else blocks.block_columns.itemsize,
-        relu=int(layer.relu),
-    )
+Kernels = Library | NumpyKernels
 
 
-def _checked(code: int) -> None:
-    if code:
-        raise MemoryError("fastlbbnn.sparse: out of memory")
+@functools.cache
+def _say_once(reason: str) -> None:
+    _log.warning("selected networks are computed with numpy, which is slower: %s", reason)
 
 
-class Engine:
-    """A network inside the library. Formats are given by name, one a layer."""
-
-    def __init__(self, network: SparseNetwork) -> None:
-        check_network(network)
-        self.network = network
-        self._library = lib = library()
-        columns = [network.inputs, *(layer.row_index for layer in network.layers)]
-        self._layers = (FlLayer * len(network.layers))(*map(describe, network.layers, columns))
-        self._handle = lib.fl_sparse_create(
-            self._layers, len(network.layers), _address(network.inputs)
-        )
-        if not self._handle:
-            raise MemoryError("fastlbbnn.sparse: out of memory")
-        weakref.finalize(self, lib.fl_sparse_destroy, self._handle)
-        self._constants = self._describe_constants()
-
-    def _describe_constants(self) -> list[tuple[FlLayer, NDArray]]:
-        described, before = [], np.zeros(0, np.int32)
-        for layer, constant in zip(self.network.layers, self.network.constants):
-            described.append((describe(constant, before), before))
-            before = np.ascontiguousarray(constant.row_index[layer.rows :])
-        return described
-
-    def runner(
-        self,
-        formats: Sequence[str],
-        threads: int,
-        first: int = 0,
-        last: int | None = None,
-        draws: Draws | None = None,
-    ) -> Callable[[int, int, int], None]:
-        """A function of the addresses of x and y and the batch, for layers ``[first, last)``.
-
-        It keeps alive what it needs. x is ``[batch, inputs]`` float32 by rows, y ``[batch, outputs]``,
-        and with draws ``[samples, batch, outputs]``.
-        """
-        network = self.network
-        codes = np.array([CODES.get(f, 0) for f in formats], np.int32)
-        last = len(network.layers) if last is None else last
-        setting = FlPass(
-            network=self._handle, draws=None if draws is None else draws.handle,
-            formats=codes.ctypes.data, stride=network.in_features if first == 0
-            else network.layers[first].cols, first=first, last=last, threads=threads,
-        )
-        keep = (self, codes, setting, draws)
-        run, where = self._library.fl_sparse_run, ctypes.addressof(setting)
-
-        def call(x: int, batch: int, y: int, keep=keep) -> None:
-            if run(where, x, batch, y):
-                _checked(1)
-
-        return call
-
-    def draw(
-        self, i: int, constant: bool, seed: int, sample: int, threads: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Sampled weights and biases of layer i (or of its constants), in the order of its arrays."""
-        layer = self.network.constants[i] if constant else self.network.layers[i]
-        described = self._constants[i][0] if constant else self._layers[i]
-        values, bias = np.empty(layer.nnz, np.float32), np.empty(layer.rows, np.float32)
-        _checked(
-            self._library.fl_sparse_draw(
-                described, seed & 0xFFFFFFFFFFFFFFFF, sample, threads, values.ctypes.data,
-                bias.ctypes.data,
-            )
-        )
-        return values, bias
+def kernels_of(checked: CheckedNetwork) -> Kernels:
+    """The C++ library's where it is there, else numpy's."""
+    if (reason := native.unavailable()) is None:
+        return Library(checked)
+    _say_once(reason)
+    return NumpyKernels(checked)
 
 
-def fit_side_by_side(samples: int, batch: int) -> bool:
-    """Whether these draws and observations are fewer vectors of samples than of observations."""
-    return bool(library().fl_sparse_side_by_side(samples, batch))
+@ENGINES.register("cpu")
+class CpuEngine:
+    """Computes on arrays of one kind, ``arrays``: numpy's or torch's.
 
-
-class Draws:
-    """Sampled weights of a network, packed for one choice of formats; or, ``side_by_side``, for batches
-    so small that the samples of a weight are better multiplied together (``fit_side_by_side``)."""
+    ``threads``: how many a pass may use; None: as many as arrays of this kind do.
+    """
 
     def __init__(
-        self, engine: Engine, formats: Sequence[str], sampled: Sequence[SampledLayers],
-        side_by_side: bool = False,
+        self, checked: CheckedNetwork, *, arrays: Arrays, kernels: Kernels, threads: int | None = None
     ) -> None:
+        self.network = checked.network
+        self.arrays = arrays
+        self.kernels = kernels
+        self.library = kernels if isinstance(kernels, Library) else None
+        self._threads = (lambda: threads) if threads is not None else arrays.threads
+        self.planner = Planner(checked, self.library, self._dense_timer, arrays)
+        self._passes: dict[tuple[int, int], Step] = {}
+        self._dense: dict[int, Step] = {}
+
+    # --- plans ---------------------------------------------------------------------------------
+
+    def plan(self, batch: int, samples: int = 1) -> Plan:
+        return self.planner.plan(batch, self._threads(), samples)
+
+    def use(self, formats: str | Sequence[str] | None) -> None:
+        self.planner.use(formats)
+        self._passes.clear()
+
+    def _dense_timer(self, layer: SparseLayer, batch: int) -> Callable[[], Array]:
+        x = self.arrays.from_numpy(np.random.default_rng(0).random((batch, layer.cols), np.float32))
+        step = self.arrays.affine(layer.dense(), layer.bias_mean, layer.relu)
+        return lambda: step(x)
+
+    # --- the means -----------------------------------------------------------------------------
+
+    def forward(self, x: Array) -> Array:
+        """``[batch, in_features] -> [batch, out_features]``; x is contiguous and not empty."""
+        key = (x.shape[0], self._threads())
+        known = self._passes.get(key)
+        return (self._prepare(*key) if known is None else known)(x)
+
+    def _prepare(self, batch: int, threads: int) -> Step:
+        """The steps of a pass, in one function."""
+        formats = self.planner.plan(batch, threads).formats
+        steps: list[Step] = []
+        first = 0
+        while first < len(formats):
+            last = first + 1
+            if not self.planner.in_library(formats[first]):
+                steps.append(self._own_step(first, formats[first]))
+            else:
+                while last < len(formats) and self.planner.in_library(formats[last]):
+                    last += 1
+                steps.append(self._library_step(formats, threads, first, last))
+            first = last
+
+        if len(self._passes) >= _REMEMBERED:
+            self._passes.clear()
+        self._passes[batch, threads] = forward = steps[0] if len(steps) == 1 else _chain(steps)
+        return forward
+
+    def _library_step(self, formats: Sequence[str], threads: int, first: int, last: int) -> Step:
+        assert self.library is not None
+        run = self.library.runner(formats, threads, first, last)
+        return self.arrays.library_step(run, self.network.layers[last - 1].rows)
+
+    def _own_step(self, i: int, name: str) -> Step:
+        """A layer at its means, computed by numpy or torch."""
+        if name == "dense":
+            if i not in self._dense:
+                self._dense[i] = self._dense_step(i)
+            return self._dense[i]
+        return layer_step(self.arrays, self.network.layers[i], name, inputs=self._chosen(i))
+
+    def _dense_step(
+        self, i: int, values: NDArray[np.float32] | None = None, bias: NDArray[np.float32] | None = None
+    ) -> Step:
+        layer = self.network.layers[i]
+        weight, inputs = layer.dense(values), self._chosen(i)
+        if inputs is not None and 2 * inputs.size >= self.network.in_features:
+            # Most inputs are used: zeros for the others cost less than choosing.
+            full = np.zeros((layer.rows, self.network.in_features), np.float32)
+            full[:, inputs] = weight
+            weight, inputs = full, None
+        return self.arrays.affine(weight, layer.bias_mean if bias is None else bias, layer.relu, inputs)
+
+    def _chosen(self, i: int) -> NDArray[np.int32] | None:
+        """Columns of x that layer i takes; None: all."""
+        inputs = self.network.inputs
+        return inputs if i == 0 and inputs.size != self.network.in_features else None
+
+    # --- draws ---------------------------------------------------------------------------------
+
+    def draw(self, samples: int, seeds: Sequence[int]) -> CpuDraws:
+        threads = self._threads()
+
+        def draw(i: int, constant: bool, seed: int, sample: int) -> Any:
+            return self.kernels.draw(i, constant, seed, sample, threads)
+
+        return CpuDraws(self, [sample_layers(self.network, draw, seeds, s) for s in range(samples)])
+
+
+class CpuDraws:
+    """Weights sampled from a posterior, and the passes at them."""
+
+    def __init__(self, engine: CpuEngine, sampled: Sequence[SampledLayers]) -> None:
+        self.engine = engine
         self.samples = len(sampled)
-        lib = engine._library
-        codes = np.array([CODES.get(f, 0) for f in formats], np.int32)
-        self.handle = lib.fl_sparse_draws_create(
-            engine._handle, self.samples, codes.ctypes.data, int(side_by_side)
-        )
-        if not self.handle:
-            raise MemoryError("fastlbbnn.sparse: out of memory")
-        weakref.finalize(self, lib.fl_sparse_draws_destroy, self.handle)
-        for s, layers in enumerate(sampled):
-            for i, (values, bias) in enumerate(layers):
-                _checked(
-                    lib.fl_sparse_draws_set(
-                        engine._handle, self.handle, s, i, values.ctypes.data, bias.ctypes.data
-                    )
-                )
+        self._sampled = sampled
+        self._packed: dict[tuple[tuple[str, ...], bool], Draws] = {}
+        self._own: dict[tuple[int, int, str], Step] = {}
+        #: By batch, threads and the plan's version.
+        self._passes: dict[tuple[int, int, int], Step] = {}
+
+    def forward(self, x: Array) -> Array:
+        """``[batch, in_features] -> [samples, batch, out_features]``."""
+        engine = self.engine
+        key = (x.shape[0], engine._threads(), engine.planner.version)
+        forward = self._passes.get(key)
+        if forward is None:
+            if len(self._passes) >= _REMEMBERED:
+                self._passes.clear()
+            forward = self._passes[key] = self._prepare(key[0], key[1])
+        return forward(x)
+
+    def _prepare(self, batch: int, threads: int) -> Step:
+        engine = self.engine
+        formats = engine.planner.plan(batch, threads, samples=self.samples).formats
+        if engine.library is None or not all(map(engine.planner.in_library, formats)):
+            passes = [
+                _chain([self._own_step(s, i, name) for i, name in enumerate(formats)])
+                for s in range(self.samples)
+            ]
+            return lambda x: engine.arrays.stack([forward(x) for forward in passes])
+        packing = formats, fit_side_by_side(self.samples, batch)
+        if packing not in self._packed:
+            self._packed[packing] = Draws(engine.library, formats, self._sampled, packing[1])
+        run = engine.library.runner(formats, threads, draws=self._packed[packing])
+        return engine.arrays.library_step(run, engine.network.out_features, self.samples)
+
+    def _own_step(self, s: int, i: int, name: str) -> Step:
+        engine = self.engine
+        # The library's formats among others are computed densely.
+        name = "dense" if engine.planner.in_library(name) else name
+        if (s, i, name) not in self._own:
+            values, bias = self._sampled[s][i]
+            if name == "dense":
+                made = engine._dense_step(i, values, bias)
+            else:
+                layer = engine.network.layers[i]
+                made = layer_step(engine.arrays, layer, name, values, bias, engine._chosen(i))
+            self._own[s, i, name] = made
+        return self._own[s, i, name]
+
+
+def _chain(steps: Sequence[Step]) -> Step:
+    def forward(x: Array) -> Array:
+        for step in steps:
+            x = step(x)
+        return x
+
+    return forward

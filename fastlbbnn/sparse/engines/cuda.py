@@ -1,6 +1,6 @@
 """Selected networks on an NVIDIA GPU: sparse layers, and block-sparse ones on tensor cores.
 
-    model = CudaModel(fastlbbnn.select(trained), dtype=torch.bfloat16)
+    model = fastlbbnn.select(trained).on("cuda", dtype=torch.bfloat16)
     logits = model(x.cuda())
     draws = model.sample(x.cuda(), samples=10)          # [10, batch, classes]
 
@@ -13,38 +13,38 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..._util.checks import check_samples
-from ...ops.dispatch import draw_seed
 from ...reference.noise import Stream
-from ..formats import SparseLayer, SparseNetwork, places_in_blocks
-from ..model import SparseModel
+from ..check import CheckedNetwork
+from ..network import SparseLayer, places_in_blocks
 from ..sampling import check_draw
+from . import ENGINES
 from .cuda_library import BLOCK_SIDES, HALF_DTYPES, CudaLibrary
+from .native import package_file
 
 LIBRARY = "_sparse_cuda.so"
 #: The kernels count weights in 32 bits, and up to one warp beyond the last.
 MOST_WEIGHTS = 2**31 - 64
 
 _BUILD = (
-    "install the CUDA toolkit (nvcc) and run: FASTLBBNN_CUDA=1 pip install --no-build-isolation "
-    "--force-reinstall --no-deps fastlbbnn"
+    "install the CUDA toolkit (nvcc) and, in fastlbbnn's sources, run: FASTLBBNN_CUDA=1 pip install "
+    "--no-build-isolation --force-reinstall --no-deps ."
 )
 
 
 @functools.cache
 def _load() -> tuple[CudaLibrary | None, str | None]:
-    path = Path(__file__).parents[2] / LIBRARY
+    path = package_file(LIBRARY)
     if not path.exists():
         return None, f"the CUDA kernels were not built ({LIBRARY} is missing): {_BUILD}"
     try:
         return CudaLibrary(path), None
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         return None, f"the CUDA kernels do not load ({error}): {_BUILD}"
 
 
@@ -59,9 +59,10 @@ def unavailable() -> str | None:
 
 def library() -> CudaLibrary:
     """The launchers; RuntimeError, with what to install, where they cannot run."""
-    if (reason := unavailable()) is not None:
+    loaded, reason = _load()[0], unavailable()
+    if loaded is None or reason is not None:
         raise RuntimeError(f"fastlbbnn.sparse.engines.cuda cannot compute: {reason}")
-    return _load()[0]
+    return loaded
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,18 @@ class _DevicePosterior:
 _Drawn = tuple[Tensor, Tensor]
 
 
-class CudaModel:
-    """A selected network on a GPU. Calling it predicts at the mean weights.
+@ENGINES.register("cuda")
+class CudaEngine:
+    """A selected network on a GPU.
 
     Args:
-        model: from ``fastlbbnn.select`` or ``SparseModel.load``, or its network.
         dtype: of weights and activations; sums are float32. With float16 or bfloat16 layers in blocks
             of 8, 16 or 32 rows by 8, 16 or 32 columns compute on tensor cores.
     """
 
     def __init__(
         self,
-        model: SparseModel | SparseNetwork,
+        checked: CheckedNetwork,
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cuda",
@@ -115,14 +116,14 @@ class CudaModel:
     ) -> None:
         if dtype not in (torch.float32, *HALF_DTYPES):
             raise TypeError(f"dtype={dtype}; expected torch.float32, .float16 or .bfloat16")
-        self.network = model.network if isinstance(model, SparseModel) else model
+        self.network = checked.network
         self.dtype = dtype
         self._launchers = library() if launchers is None else launchers
         self.device = torch.device(device)
         self._inputs = self._move(self.network.inputs.astype(np.int64))
         self._layers = [self._move_layer(layer) for layer in self.network.layers]
 
-    def _move(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
+    def _move(self, array: Any, dtype: torch.dtype | None = None) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, dtype)
 
     def _in_blocks(self, layer: SparseLayer) -> bool:
@@ -149,50 +150,21 @@ class CudaModel:
             )
         return _DeviceLayer(layer.rows, layer.relu, in_blocks, *arrays, self._move(layer.bias_mean))
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """``[batch, in_features] -> [batch, out_features]``, float32."""
         return self._predict(x, [(layer.values, layer.bias) for layer in self._layers])
 
-    def draw(
-        self,
-        samples: int = 10,
-        *,
-        generator: torch.Generator | None = None,
-        seeds: Sequence[int] | None = None,
-    ) -> CudaDraws:
-        """Sample the weights once, on the device, to predict with them many times: ``draws(x)``.
-
-        Args:
-            generator: where the seeds come from; the draws are those of ``SparseModel.draw`` with the
-                same generator, and so those of the trained network, rounded to ``dtype``.
-            seeds: one a layer, instead of a generator.
-        """
-        check_samples(samples)
-        if seeds is None:
-            seeds = draw_seed(generator, "cpu", (len(self._layers),)).tolist()
+    def draw(self, samples: int, seeds: Sequence[int]) -> CudaDraws:
+        """Sample the weights once, on the device: those of the CPU with the same seeds, and so those of the
+        trained network, rounded to ``dtype``."""
         check_draw(self.network, seeds)
         return CudaDraws(self, self._draw_layers(samples, seeds))
-
-    def sample(
-        self,
-        x: Tensor,
-        samples: int = 10,
-        *,
-        generator: torch.Generator | None = None,
-        seeds: Sequence[int] | None = None,
-    ) -> Tensor:
-        """Outputs at freshly sampled weights, ``[samples, batch, out_features]``, float32."""
-        return self.draw(samples, generator=generator, seeds=seeds)(x)
 
     # --- products --------------------------------------------------------------------------------
 
     def _predict(self, x: Tensor, weights: Sequence[_Drawn]) -> Tensor:
-        if x.dim() != 2 or x.shape[1] != self.network.in_features:
-            raise ValueError(f"x is {list(x.shape)}; expected [batch, {self.network.in_features}]")
         if x.device.type != self.device.type:
             raise ValueError(f"x is on {x.device}; expected {self.device} (move it with .to())")
-        if not x.dtype.is_floating_point:
-            raise TypeError(f"x is {x.dtype}; expected a floating dtype")
         # Feature-major from here on: one weight multiplies a contiguous run of the batch.
         z = x.detach().t().index_select(0, self._inputs).to(self.dtype).contiguous()
         for i, (layer, (values, bias)) in enumerate(zip(self._layers, weights)):
@@ -228,7 +200,7 @@ class CudaModel:
         return moved
 
     def _move_posterior(
-        self, layer: SparseLayer, col_index: np.ndarray, in_blocks: bool
+        self, layer: SparseLayer, col_index: Any, in_blocks: bool
     ) -> _DevicePosterior:
         return _DevicePosterior(
             *map(self._move, (
@@ -279,13 +251,13 @@ class CudaModel:
 
 
 class CudaDraws:
-    """Weights sampled from a model's posterior, on its device. Calling it predicts with each of them."""
+    """Weights sampled from a model's posterior, on its device."""
 
-    def __init__(self, model: CudaModel, layers: Sequence[_Drawn]) -> None:
-        self.model = model
+    def __init__(self, engine: CudaEngine, layers: Sequence[_Drawn]) -> None:
+        self.engine = engine
         self.samples = layers[0][1].shape[0]
         self._layers = layers
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """``[batch, in_features] -> [samples, batch, out_features]``, float32."""
-        return self.model._predict(x, self._layers)
+        return self.engine._predict(x, self._layers)

@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .native import open_library
+
 #: What fastlbbnn_cuda_interface() answers for the signatures below.
 INTERFACE = 2
 #: Rows, and columns, that a block may have.
@@ -49,12 +51,7 @@ class CudaLibrary:
 
     def __init__(self, path: Path, device_type: str = "cuda") -> None:
         self.device_type = device_type
-        self._library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(self._library, name)
-            function.restype, function.argtypes = result, arguments
-        if (found := self._library.fastlbbnn_cuda_interface()) != INTERFACE:
-            raise OSError(f"{path.name} has interface {found} and the package needs {INTERFACE}")
+        self._library = open_library(path, _SIGNATURES, "fastlbbnn_cuda_interface", INTERFACE)
 
     def csr_matmul(
         self,

@@ -1,18 +1,20 @@
-"""Loads the C++ library of selected networks with ctypes, and mirrors csrc/sparse/api.h."""
+"""The compiled libraries of selected networks: one loader for all, and a mirror of csrc/sparse/api.h."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from ..._util.build_notes import REBUILD, why_not_built
 
 LIBRARY = "_sparse.so"
 VERSION = 3
 
-_REBUILD = (
-    "install a C++17 compiler and run: pip install --no-build-isolation --force-reinstall --no-deps "
-    "fastlbbnn (or: make build)"
-)
+#: Function -> result and arguments.
+Signatures = Mapping[str, tuple[Any, tuple[Any, ...]]]
 
 _pointer = ctypes.c_void_p
 
@@ -38,8 +40,7 @@ class FlPass(ctypes.Structure):
 
 
 _int = ctypes.c_int32
-#: Function -> result and arguments.
-_SIGNATURES = {
+_SIGNATURES: Signatures = {
     "fl_sparse_version": (_int, ()),
     "fl_sparse_kernels": (ctypes.c_char_p, ()),
     "fl_sparse_borrow_threads": (None, (_pointer,)),
@@ -57,21 +58,34 @@ _SIGNATURES = {
 }
 
 
+def package_file(name: str) -> Path:
+    """A file that the build puts into the package's folder."""
+    return Path(__file__).parents[2] / name
+
+
+def open_library(path: Path, signatures: Signatures, version_function: str, version: int) -> ctypes.CDLL:
+    """Load a library, set its signatures, compare its version. OSError with the reason where that fails."""
+    library = ctypes.CDLL(str(path))
+    for name, (result, arguments) in signatures.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError as error:
+            raise OSError(str(error)) from None
+        function.restype, function.argtypes = result, arguments
+    if (found := getattr(library, version_function)()) != version:
+        raise OSError(f"{path.name} has version {found} and the package needs {version}")
+    return library
+
+
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str | None]:
-    path = Path(__file__).parents[2] / LIBRARY
+    path = package_file(LIBRARY)
     if not path.exists():
-        return None, f"the library of selected networks was not built ({LIBRARY} is missing): {_REBUILD}"
+        return None, f"the library of selected networks was not built: {why_not_built(path)} Then {REBUILD}"
     try:
-        library = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _SIGNATURES.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
-        return None, f"the library of selected networks does not load ({error}): {_REBUILD}"
-    if (found := library.fl_sparse_version()) != VERSION:
-        return None, f"{LIBRARY} has version {found} and the package needs {VERSION}: {_REBUILD}"
-    return library, None
+        return open_library(path, _SIGNATURES, "fl_sparse_version", VERSION), None
+    except OSError as error:
+        return None, f"the library of selected networks does not load ({error}): {REBUILD}"
 
 
 def unavailable() -> str | None:
@@ -82,7 +96,7 @@ def unavailable() -> str | None:
 def library() -> ctypes.CDLL:
     loaded, reason = _load()
     if loaded is None:
-        raise RuntimeError(f"fastlbbnn.sparse cannot compute: {reason}")
+        raise RuntimeError(f"fastlbbnn.sparse cannot compute in C++: {reason}")
     return loaded
 
 

@@ -1,12 +1,13 @@
 """Which format each layer is computed in, from measurements on this machine.
 
 ``dense`` is a plain matrix product (torch's or numpy's), ``csr`` the kernel for scattered weights,
-``bsr`` the one for blocks. Each is timed once on (the first rows of) every layer, for a few batch sizes
+``bsr`` the one for blocks; formats that the C++ library does not know are numpy's. Each is timed once on (the first rows of) every layer, for a few batch sizes
 and within a tenth of a second in all; between those, times are interpolated.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -14,10 +15,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..formats import BlockArrays, SparseLayer, SparseNetwork
-from .cpu import CODES, Engine
-
-FORMATS = ("dense", *CODES)
+from ..check import CheckedNetwork
+from ..formats import FORMATS, formats_of
+from ..network import BlockArrays, SparseLayer
+from .arrays import Arrays, Run
+from .library import Library, computes
+from .numpy_kernels import layer_step
 
 #: Batch sizes that are timed.
 BATCHES = (1, 8, 32, 128)
@@ -29,7 +32,7 @@ BUDGET = 0.06
 #: does twice to the same layer.
 _ROUNDS = 2
 
-#: Weights of a layer that are timed: a matrix that no second-level cache holds, as large ones do not.
+#: Weights of a layer (and inputs of the first) that are timed: a matrix that no second-level cache holds, as large ones do not.
 _LARGEST = 1 << 20
 
 #: What entering the library from Python costs: it is in every timed call and paid once for all layers.
@@ -71,25 +74,24 @@ class Planner:
     """Chooses formats; times layers when it is first asked, once for each number of threads."""
 
     def __init__(
-        self, network: SparseNetwork, engine: Engine | None, dense_layer: DenseLayer | None
+        self, checked: CheckedNetwork, library: Library | None, dense_layer: DenseLayer, arrays: Arrays
     ) -> None:
-        self.network = network
-        self._engine = engine
+        self.network = checked.network
+        self._library = library
         self._dense_layer = dense_layer
+        self._arrays = arrays
         self._forced: tuple[str, ...] | None = None
         #: Counts the calls of ``use``: what was prepared before one is out of date.
         self.version = 0
         self._costs: dict[int, list[dict[str, list[float]]]] = {}
 
     def candidates(self, i: int) -> list[str]:
-        """The formats that layer i can have here."""
-        layer = self.network.layers[i]
-        names = [] if self._dense_layer is None else ["dense"]
-        if self._engine is not None:
-            names.append("csr")
-            if layer.blocks is not None:
-                names.append("bsr")
-        return names
+        """The formats that layer i can have."""
+        return formats_of(self.network.layers[i])
+
+    def in_library(self, name: str) -> bool:
+        """Whether the C++ library computes the format here."""
+        return self._library is not None and computes(name)
 
     def use(self, formats: str | Sequence[str] | None) -> None:
         """Set the formats by hand, one for all layers or one each; None: by measurement again."""
@@ -100,7 +102,7 @@ class Planner:
             return
         chosen = (formats,) * count if isinstance(formats, str) else tuple(formats)
         if len(chosen) != count:
-            raise ValueError(f"{len(chosen)} formats for {count} layers; expected one a layer")
+            raise ValueError(f"{len(chosen)} formats for {count} layers; expected one per layer")
         for i, name in enumerate(chosen):
             if name not in FORMATS:
                 raise ValueError(f"format {name!r} is not known; expected one of {', '.join(FORMATS)}")
@@ -122,9 +124,45 @@ class Planner:
             for layer in self._costs[threads]
         )
         if samples > 1:
-            return Plan(batch, threads, samples, _best_uniform(seconds), seconds)
+            return Plan(batch, threads, samples, self._best_uniform(seconds), seconds)
         between = [2.0 * _TILE * batch * layer.cols / threads for layer in self.network.layers]
-        return Plan(batch, threads, samples, _best_chain(seconds, between), seconds)
+        return Plan(batch, threads, samples, self._best_chain(seconds, between), seconds)
+
+    def _best_chain(self, seconds: Sequence[dict[str, float]], between: Sequence[float]) -> tuple[str, ...]:
+        """The cheapest formats. Neighbouring layers inside the library share one call, and save
+        ``between`` seconds because activations stay in tiles from one to the next."""
+        # Cheapest way to have computed the layers so far, by the kind of the last one.
+        best: dict[bool, tuple[float, tuple[str, ...]]] = {False: (0.0, ())}
+        for times, saved in zip(seconds, between):
+            step: dict[bool, tuple[float, tuple[str, ...]]] = {}
+            for name, t in times.items():
+                inside = self.in_library(name)
+                for was_inside, (cost, names) in best.items():
+                    # (A saving is an estimate; no layer is free for it.)
+                    total = cost + (max(t - _CALL - saved, 0.2 * t) if inside and was_inside else t)
+                    if inside not in step or total < step[inside][0]:
+                        step[inside] = (total, (*names, name))
+            best = step
+        cost, names = min(best.values(), key=lambda way: way[0])
+        if all("dense" in times for times in seconds):
+            if cost > _WORTHWHILE * sum(times["dense"] for times in seconds):
+                return ("dense",) * len(seconds)
+        return names
+
+    def _best_uniform(self, seconds: Sequence[dict[str, float]]) -> tuple[str, ...]:
+        """All layers dense, or all inside the library, or none: sampled weights are kept in one form."""
+
+        def all_of(wanted: Callable[[str], bool]) -> None:
+            chosen = [[name for name in times if wanted(name)] for times in seconds]
+            if all(chosen):
+                names = tuple(min(c, key=t.__getitem__) for c, t in zip(chosen, seconds))
+                ways.append((sum(t[n] for t, n in zip(seconds, names)), names))
+
+        ways: list[tuple[float, tuple[str, ...]]] = []
+        all_of(lambda name: name == "dense")
+        all_of(self.in_library)
+        all_of(lambda name: not self.in_library(name))
+        return min(ways)[1]
 
     def _measure(self, threads: int) -> list[dict[str, list[float]]]:
         """For every layer: format -> seconds at the first of BATCHES."""
@@ -135,7 +173,7 @@ class Planner:
         asked = [(i, name) for i in range(len(self.network.layers)) for name in self._worth_asking(i)]
         times: list[dict[str, list[float]]] = [{} for _ in self.network.layers]
         # All dense products last in a round, for the same reason.
-        engines: dict[int, Engine] = {}
+        engines: dict[int, Library] = {}
         asked.sort(key=lambda layer: layer[1] == "dense")
         budget = BUDGET / (_ROUNDS * len(asked))
         for _ in range(_ROUNDS):
@@ -154,40 +192,46 @@ class Planner:
         return names
 
     def _time_layer(
-        self, i: int, name: str, threads: int, budget: float, engines: dict[int, Engine]
+        self, i: int, name: str, threads: int, budget: float, engines: dict[int, Library]
     ) -> list[float]:
         """``engines``: of the first rows of large layers, kept from format to format."""
-        layer, engine, first = self.network.layers[i], self._engine, i
+        layer, engine, first = self.network.layers[i], self._library, i
         deadline = time.perf_counter() + budget
         part = layer
         if layer.rows * layer.cols > _LARGEST:
             part = first_rows(layer, max(1, _LARGEST // layer.cols))
-        if name != "dense":
-            if part is not layer:
+        if engine is not None and self.in_library(name):
+            if part is not layer or (i == 0 and self.network.in_features > _LARGEST):
                 if i not in engines:
                     alone = replace(
                         self.network, layers=[part], in_features=layer.cols, constants=[],
                         inputs=np.arange(layer.cols, dtype=np.int32),
                     )
-                    engines[i] = Engine(alone)
+                    engines[i] = Library(CheckedNetwork(alone))  # a part of what was checked
                 engine, first = engines[i], 0
             run = engine.runner([name] * len(engine.network.layers), threads, first, first + 1)
             width = engine.network.in_features if first == 0 else part.cols
+        elif name != "dense":
+            step = layer_step(self._arrays, part, name)
         times: list[float] = []
         for batch in BATCHES:
             if name == "dense":
                 call = self._dense_layer(part, batch)
+            elif self.in_library(name):
+                call = _library_call(run, batch, width, part.rows)
             else:
-                x = np.random.default_rng(0).random((batch, width), np.float32)
-                y = np.empty((batch, part.rows), np.float32)
-
-                def call(x=x, y=y, batch=batch):
-                    run(x.ctypes.data, batch, y.ctypes.data)
-
+                x = self._arrays.from_numpy(np.random.default_rng(0).random((batch, part.cols), np.float32))
+                call = functools.partial(step, x)
             times.append(layer.rows / max(1, part.rows) * _best_time(call))
             if time.perf_counter() > deadline:
                 break
         return times
+
+
+def _library_call(run: Run, batch: int, inputs: int, outputs: int) -> Callable[[], object]:
+    x = np.random.default_rng(0).random((batch, inputs), np.float32)
+    y = np.empty((batch, outputs), np.float32)
+    return lambda: run(x.ctypes.data, batch, y.ctypes.data)
 
 
 def _best_time(call: Callable[[], object]) -> float:
@@ -209,39 +253,6 @@ def _at_batch(times: list[float], batch: int) -> float:
     if batch >= known[-1]:
         return times[-1] * max(1.0, batch / known[-1])
     return float(np.interp(batch, known, times))
-
-
-def _best_chain(seconds: Sequence[dict[str, float]], between: Sequence[float]) -> tuple[str, ...]:
-    """The cheapest formats. Neighbouring layers inside the library share one call, and save
-    ``between`` seconds because activations stay in tiles from one to the next."""
-    # Cheapest way to have computed the layers so far, by the kind of the last one.
-    best: dict[bool, tuple[float, tuple[str, ...]]] = {False: (0.0, ())}
-    for times, saved in zip(seconds, between):
-        step: dict[bool, tuple[float, tuple[str, ...]]] = {}
-        for name, t in times.items():
-            inside = name in CODES
-            for was_inside, (cost, names) in best.items():
-                # (A saving is an estimate; no layer is free for it.)
-                total = cost + (max(t - _CALL - saved, 0.2 * t) if inside and was_inside else t)
-                if inside not in step or total < step[inside][0]:
-                    step[inside] = (total, (*names, name))
-        best = step
-    cost, names = min(best.values(), key=lambda way: way[0])
-    if all("dense" in times for times in seconds):
-        if cost > _WORTHWHILE * sum(times["dense"] for times in seconds):
-            return ("dense",) * len(seconds)
-    return names
-
-
-def _best_uniform(seconds: Sequence[dict[str, float]]) -> tuple[str, ...]:
-    """All layers dense, or all of them inside the library: sampled weights are kept in one form."""
-    ways = []
-    if all("dense" in times for times in seconds):
-        ways.append((sum(times["dense"] for times in seconds), ("dense",) * len(seconds)))
-    if all(any(name in CODES for name in times) for times in seconds):
-        names = tuple(min((n for n in t if n in CODES), key=t.__getitem__) for t in seconds)
-        ways.append((sum(t[n] for t, n in zip(seconds, names)), names))
-    return min(ways)[1]
 
 
 def first_rows(layer: SparseLayer, rows: int) -> SparseLayer:

@@ -4,24 +4,29 @@
 
 gives ``digits.h`` and ``digits.c``. They allocate nothing, call no library, keep the weights in
 constant arrays and hold activations on the stack. Indices take as few bytes as they fit in.
+
+Where rows are prepared before the network takes them, ``digits_prepare`` does that, and where targets were
+scaled ``digits_in_units`` puts their units back, both in double precision, with the bits of
+``fastlbbnn.data.Preparation``.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..._util.files import replace_file
-from ..formats import SparseLayer, SparseNetwork
-from .naming import checked_network, layers_with_effect
-
-if TYPE_CHECKING:
-    from ..model import SparseModel
+from ...data.preparation import NUMBER, Preparation
+from ..description import Description
+from ..model import SparseModel
+from ..network import SparseLayer, SparseNetwork
+from .naming import layers_with_effect, network_and_description
 
 _HEADER = """\
 /* {title}
@@ -40,14 +45,14 @@ _HEADER = """\
 extern "C" {{
 #endif
 
-/* The outputs of the network at its mean weights (for a classifier: logits) for one input.
- * x: {upper}_INPUTS floats; y: {upper}_OUTPUTS floats, not overlapping x. */
+{prepare}/* The outputs of the network at its mean weights (for a classifier: logits) for one input.
+ * x: {upper}_INPUTS floats; y: {upper}_OUTPUTS floats, not overlapping x.{classes} */
 void {name}_predict(const float *x, float *y);
 
 /* The same for `batch` inputs, one after the other: x [batch][{upper}_INPUTS],
  * y [batch][{upper}_OUTPUTS]. */
 void {name}_predict_batch(const float *x, float *y, size_t batch);
-
+{in_units}
 #ifdef __cplusplus
 }}
 #endif
@@ -56,26 +61,43 @@ void {name}_predict_batch(const float *x, float *y, size_t batch);
 """
 
 
+_PREPARE = """\
+#define {upper}_COLUMNS {columns}
+
+/* The inputs of the network for one raw row.{names}
+ * row: {upper}_COLUMNS doubles, of a category the index of its value; x: {upper}_INPUTS floats. */
+void {name}_prepare(const double *row, float *x);
+
+"""
+
+_IN_UNITS = """
+/* Outputs in the units of the data: y and answer have {upper}_OUTPUTS values. */
+void {name}_in_units(const float *y, double *answer);
+"""
+
+
 def export_c(
-    network: SparseNetwork | SparseModel, directory: str | PathLike, name: str = "network"
+    model: SparseModel | SparseNetwork, directory: str | PathLike[str], name: str = "network"
 ) -> tuple[Path, Path]:
     """Write ``<name>.c`` and ``<name>.h`` to a directory, which is made if it is missing.
 
-    The function ``<name>_predict`` gives the outputs at the mean weights; sampled predictions are
-    not part of the source. Returns the paths of the source and the header.
+    The function ``<name>_predict`` gives the outputs at the mean weights for prepared inputs, ``<name>_prepare``
+    makes these of a raw row and ``<name>_in_units`` answers of outputs, where the model has something to
+    prepare or to put back; sampled predictions are not part of the source. Returns the paths of the source and the header.
 
     Args:
         name: begins the names of the functions and files. Characters that C has no place for become
             underscores: "my-net" gives ``my_net_predict``.
     """
-    network = checked_network(network)
+    network, about = network_and_description(model)
     identifier = c_identifier(name)
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(
             f"{directory} is a file; expected a directory to write the source to"
         )
-    source, header = _source(network, identifier), _header(network, identifier)
+    source = _source(network, identifier) + _preparation_code(about.preparation, identifier)
+    header = _header(network, about, identifier)
     directory.mkdir(parents=True, exist_ok=True)
     paths = directory / f"{identifier}.c", directory / f"{identifier}.h"
     for path, text in zip(paths, (source, header)):
@@ -99,10 +121,21 @@ def c_identifier(name: str) -> str:
     return identifier
 
 
-def _header(network: SparseNetwork, name: str) -> str:
+def _header(network: SparseNetwork, about: Description, name: str) -> str:
     from ... import __version__
 
+    preparation, prepare, in_units = about.preparation, "", ""
+    if preparation is not None and not preparation.is_as_is:
+        prepare = _PREPARE.format(
+            upper=name.upper(), name=name, columns=len(preparation.columns),
+            names=_comment(" Columns", preparation.names),
+        )
+    if preparation is not None and preparation.target.is_scaled:
+        in_units = _IN_UNITS.format(upper=name.upper(), name=name)
     return _HEADER.format(
+        prepare=prepare,
+        in_units=in_units,
+        classes=_comment("\n * Classes", about.class_names),
         title=f"{network.in_features} inputs ({network.inputs.size} used), "
         f"{network.out_features} outputs",
         version=__version__,
@@ -113,6 +146,62 @@ def _header(network: SparseNetwork, name: str) -> str:
         inputs=network.in_features,
         outputs=network.out_features,
     )
+
+
+def _comment(what: str, names: Sequence[str] | None) -> str:
+    """Names for a comment, which nothing in them can end."""
+    if names is None:
+        return ""
+    shown = [re.sub(r"[^A-Za-z0-9 _.=+-]", "?", name)[:40] for name in names[:50]]
+    more = ", ..." if len(names) > 50 else ""
+    return f"{what}: {', '.join(shown)}{more}."
+
+
+def _double_literal(value: float) -> str:
+    """Read back, exactly the double that it was made from."""
+    text = repr(float(value))
+    return text if "." in text or "e" in text else text + ".0"
+
+
+def _doubles(name: str, values: Sequence[float]) -> str:
+    return _array("double", name, [_double_literal(v) for v in values])
+
+
+def _preparation_code(preparation: Preparation | None, name: str) -> str:
+    """The functions that prepare rows and put units back, as far as there is something to do."""
+    parts: list[str] = []
+    if preparation is not None and not preparation.is_as_is:
+        parts += [
+            "\n", _doubles("column_mean", preparation.mean.tolist()),
+            _doubles("column_scale", preparation.scale.tolist()),
+            f"\nvoid {name}_prepare(const double *row, float *x) {{\n", _prepare_body(preparation), "}\n",
+        ]  # fmt: skip
+    if preparation is not None and (scale := preparation.target.scale) is not None:
+        mean, each = preparation.target.mean, "i" if len(scale) > 1 else "0"
+        parts += [
+            "\n", _doubles("target_mean", mean or ()), _doubles("target_scale", scale),
+            f"\nvoid {name}_in_units(const float *y, double *answer) {{\n  size_t i;\n",
+            f"  for (i = 0; i < {name.upper()}_OUTPUTS; ++i)\n",
+            f"    answer[i] = (double)y[i] * target_scale[{each}] + target_mean[{each}];\n}}\n",
+        ]  # fmt: skip
+    return "".join(parts)
+
+
+def _prepare_body(preparation: Preparation) -> str:
+    if not preparation.has_categories:
+        count = len(preparation.columns)
+        return (
+            f"  size_t i;\n  for (i = 0; i < {count}; ++i)\n"
+            "    x[i] = (float)((row[i] - column_mean[i]) / column_scale[i]);\n"
+        )
+    lines, at = [], 0
+    for i, column in enumerate(preparation.columns):
+        if column.kind == NUMBER:
+            lines.append(f"  x[{at}] = (float)((row[{i}] - column_mean[{i}]) / column_scale[{i}]);\n")
+        for code in range(len(column.values)):
+            lines.append(f"  x[{at + code}] = row[{i}] == {code}.0 ? 1.0f : 0.0f;\n")
+        at += column.inputs
+    return "".join(lines)
 
 
 def float_literal(value: float) -> str:
@@ -139,7 +228,7 @@ def _array(kind: str, name: str, items: list[str]) -> str:
     return f"static const {kind} {name}[{len(items)}] = {{\n" + "\n".join(lines) + "\n};\n"
 
 
-def _indices(name: str, values: NDArray) -> str:
+def _indices(name: str, values: NDArray[Any]) -> str:
     largest = int(values.max()) if values.size else 0
     return _array(_index_type(largest), name, [str(v) for v in values.tolist()])
 
@@ -148,7 +237,7 @@ def _floats(name: str, values: NDArray[np.float32]) -> str:
     return _array("float", name, [float_literal(v) for v in values.tolist()])
 
 
-def _layer_arrays(i: int, layer: SparseLayer, columns: NDArray) -> str:
+def _layer_arrays(i: int, layer: SparseLayer, columns: NDArray[Any]) -> str:
     """``counts``: how many weights each row has; smaller numbers than offsets."""
     if layer.rows == 0:
         return ""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from ..check import check_network
-from ..formats import SparseLayer, SparseNetwork
+from ..check import checked
+from ..description import Description
+from ..model import SparseModel
+from ..network import SparseLayer, SparseNetwork
 
 
-def checked_network(network: object) -> SparseNetwork:
-    """The network of a model, or the network itself, checked."""
-    network = getattr(network, "network", network)
-    if not isinstance(network, SparseNetwork):
-        raise TypeError(
-            f"network is a {type(network).__name__}; expected a SparseModel or SparseNetwork (from "
-            "fastlbbnn.select or fastlbbnn.sparse.read_artifact)"
-        )
-    check_network(network)
-    return network
+def network_and_description(model: object) -> tuple[SparseNetwork, Description]:
+    """Of a model; or a network, checked, of which nothing else is known."""
+    if isinstance(model, SparseModel):
+        return model.network, model.description
+    return checked(model).network, Description()  # type: ignore[arg-type]
 
 
 def layers_with_effect(network: SparseNetwork) -> list[tuple[int, SparseLayer]]:

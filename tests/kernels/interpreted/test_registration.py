@@ -228,7 +228,7 @@ def _train(model, optimizer, in_pass):
     g = torch.Generator().manual_seed(3)
     x, y = torch.randn(6, 10, generator=g), torch.randint(3, (6,), generator=g)
     torch.manual_seed(7)
-    loss = fastlbbnn.elbo(model, x, y, n_data=100).loss
+    loss = fastlbbnn.elbo(model, x, y, n_data=100, likelihood="categorical").loss
     if in_pass:
         optimizer.backward_step(loss)
     else:
@@ -255,7 +255,7 @@ def test_a_models_gradients_agree_with_the_reference(make):
         x, y = torch.randn(6, 10, generator=g).to(dtype), torch.randint(3, (6,), generator=g)
         torch.manual_seed(7)
         with fastlbbnn.use_backend(backend):
-            fastlbbnn.elbo(model, x, y, n_data=100).loss.backward()
+            fastlbbnn.elbo(model, x, y, n_data=100, likelihood="categorical").loss.backward()
         return {name: p.grad for name, p in model.named_parameters()}
 
     exact = gradients("reference", torch.float64)

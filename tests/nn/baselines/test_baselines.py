@@ -171,7 +171,7 @@ def test_relaxed_and_sampled_passes_have_the_same_moments(layer):
 @pytest.mark.parametrize("training", [True, False])
 def test_the_objective_has_its_kl_and_reaches_every_parameter(layer, samples, training):
     model = make_network(layer).train(training)
-    bound = fastlbbnn.elbo(model, X, Y, n_data=100, samples=samples)
+    bound = fastlbbnn.elbo(model, X, Y, n_data=100, samples=samples, likelihood="categorical")
     if layer in CLOSED:
         # Sums of a few dozen float32 terms, in another order.
         torch.testing.assert_close(bound.kl, fastlbbnn.kl(model), rtol=1e-5, atol=0.0)
@@ -185,7 +185,9 @@ def test_the_objective_is_reproducible_in_every_mode(layer):
     model = make_network(layer)
     for mode in WeightMode:
         bounds = [
-            fastlbbnn.elbo(model, X, Y, n_data=9, mode=mode, generator=generator()).loss for _ in range(2)
+            fastlbbnn.elbo(
+                model, X, Y, n_data=9, mode=mode, generator=generator(), likelihood="categorical"
+            ).loss for _ in range(2)
         ]
         assert torch.equal(*bounds)
 
@@ -193,7 +195,7 @@ def test_the_objective_is_reproducible_in_every_mode(layer):
 @each_layer
 def test_the_sampled_form_of_the_kl_is_refused(layer):
     with pytest.raises(ValueError, match=f"{layer.__name__} has its own KL"):
-        fastlbbnn.elbo(make_network(layer), X, Y, n_data=8, kl="sampled")
+        fastlbbnn.elbo(make_network(layer), X, Y, n_data=8, kl="sampled", likelihood="categorical")
 
 
 @each_layer
@@ -252,12 +254,16 @@ def test_training_lowers_the_loss(layer):
     x = torch.randn(200, 6)
     y = (x @ torch.randn(6, 3)).argmax(-1)
     optimizer = fastlbbnn.Adam(param_groups(model, weights=1e-2))
-    loss = lambda: fastlbbnn.elbo(model, x, y, n_data=20_000, generator=generator()).loss  # noqa: E731
+    def loss() -> torch.Tensor:
+        return fastlbbnn.elbo(
+            model, x, y, n_data=20_000, generator=generator(), likelihood="categorical"
+        ).loss
+
     before = loss().item()
     for _ in range(150):
-        optimizer.backward_step(fastlbbnn.elbo(model, x, y, n_data=20_000).loss)
+        optimizer.backward_step(fastlbbnn.elbo(model, x, y, n_data=20_000, likelihood="categorical").loss)
     assert loss().item() < 0.5 * before
-    accuracy = (fastlbbnn.predict(model, x).argmax(-1) == y).float().mean()
+    accuracy = (fastlbbnn.predict(model, x, likelihood="categorical").argmax(-1) == y).float().mean()
     assert accuracy > 0.8
 
 
@@ -268,7 +274,9 @@ def test_steps_in_the_backward_pass_match_torch_adam(layer):
     for model, own in ((ours, True), (theirs, False)):
         optimizer = (fastlbbnn.Adam if own else torch.optim.Adam)(param_groups(model, weights=1e-2))
         for i in range(3):
-            loss = fastlbbnn.elbo(model, X, Y, n_data=50, generator=generator(i)).loss
+            loss = fastlbbnn.elbo(
+                model, X, Y, n_data=50, generator=generator(i), likelihood="categorical"
+            ).loss
             if own:
                 optimizer.backward_step(loss)
             else:

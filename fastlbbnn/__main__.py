@@ -1,0 +1,5 @@
+"""``python -m fastlbbnn``: the command line."""
+
+from .cli import main
+
+main()

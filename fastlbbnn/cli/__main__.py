@@ -1,5 +1,0 @@
-"""``python -m fastlbbnn.cli``."""
-
-from . import main
-
-main()
