@@ -1,4 +1,4 @@
-# make demo   set up and train a network on the digits that scikit-learn ships
+# make demo   set up, train a network on the digits that scikit-learn ships, draw what it learned
 # make test   set up and run the tests
 # make build  rebuild the C++ extension
 # make bench  time step, prediction, selected model and load, beside the last time (of another commit, say)
@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 .PHONY: demo test build bench figures lint clean
 
 demo: $(VENV)/installed
-	$(BIN)/python -m fastlbbnn.demo --out runs/demo
+	$(BIN)/fastlbbnn train digits --hidden 100 --epochs 60 --out runs/demo
+	$(BIN)/fastlbbnn report runs/demo
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
@@ -38,7 +39,7 @@ $(VENV)/requirements: requirements.txt
 
 $(VENV)/installed: $(VENV)/requirements setup.py pyproject.toml $(shell find csrc -type f)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
-	$(BIN)/python -m fastlbbnn.machine.info
+	$(BIN)/fastlbbnn info
 	touch $@
 
 build:

@@ -49,10 +49,14 @@ _EXPORTS = {
     "density": "structure.density",
     "structure_of": "structure.paths",
     "best_threshold": "structure.criteria",
-    "resolve_threshold": "structure.paths",
+    "resolve_threshold": "structure.thresholds",
     # Selected models
     "select": "sparse.compact",
     "SparseModel": "sparse.model",
+    # Runs, and what they wrote
+    "train": "runs.trainer",
+    "load": "runs.load",
+    "load_run": "runs.run",
     # This machine
     "use_backend": "ops.dispatch",
 }
@@ -88,10 +92,14 @@ if TYPE_CHECKING:  # names for type checkers; users get them lazily
     from .ops.dispatch import use_backend
     from .prediction.metrics import decide
     from .prediction.predict import predict, predict_interval
+    from .runs.load import load
+    from .runs.run import load_run
+    from .runs.trainer import train
     from .sparse.compact import select
     from .sparse.model import SparseModel
     from .structure.criteria import best_threshold
     from .structure.density import density
-    from .structure.paths import resolve_threshold, structure_of
+    from .structure.paths import structure_of
+    from .structure.thresholds import resolve_threshold
 
 __all__, __getattr__, __dir__ = lazy_exports(__name__, _EXPORTS, _ROOMS)

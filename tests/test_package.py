@@ -1,8 +1,7 @@
-"""The package from outside: import, install, info, demo."""
+"""The package from outside: import, install, info, the commands of the Makefile."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -43,7 +42,7 @@ def test_kernels_are_a_part_of_the_package():
 
 
 def test_info_lists_every_backend():
-    out = python("-m", "fastlbbnn.machine.info").stdout
+    out = python("-m", "fastlbbnn", "info").stdout
     for name in ("triton", "cpp", "reference"):
         assert f"\n  {name} " in out
 
@@ -59,11 +58,12 @@ def without_extension(tmp_path: Path) -> Path:
 
 def test_without_the_extension_the_reference_works_and_says_so(without_extension):
     environment = {**os.environ, "PYTHONPATH": str(without_extension)}
-    out = python("-m", "fastlbbnn.machine.info", env=environment, cwd=without_extension).stdout
-    assert "cpp        OFF   the C++ extension was not built" in out
+    out = python("-m", "fastlbbnn", "info", env=environment, cwd=without_extension).stdout
+    assert "cpp        OFF   the C++ extension was not built: _C.abi3.so is missing" in out
     code = (
         "import torch, fastlbbnn; from fastlbbnn.nn import LBBNNLinear; layer = LBBNNLinear(4, 3); "
         "opt = fastlbbnn.Adam(layer.parameters()); "
+        "fastlbbnn.set_likelihood(layer, 'categorical');"
         "opt.backward_step(fastlbbnn.elbo(layer, torch.randn(2, 4), torch.tensor([0, 1]), n_data=2).loss)"
     )
     result = python("-c", code, env=environment, cwd=without_extension)
@@ -85,21 +85,58 @@ def test_installing_without_a_compiler_succeeds_loudly(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "the C++ extension was NOT built" in result.stderr
     assert not list(tmp_path.rglob("*.so"))
+    (note,) = tmp_path.rglob("_C.not-built.txt")
+    assert "Is there a C++17 compiler" in note.read_text()
 
 
-def test_the_demo_trains_predicts_and_writes_its_files(tmp_path):
-    result = python("-m", "fastlbbnn.demo", "--out", str(tmp_path / "run"), "--epochs", "3")
+def test_info_blames_what_the_build_lacked(without_extension):
+    """No torch, or no compiler: each wants something else to be done. Nothing is taken from PyPI."""
+    environment = {**os.environ, "PYTHONPATH": str(without_extension)}
+    for reason in ("torch was not found. Install it first: pip install torch.", "Is there a C++17 compiler?"):
+        (without_extension / "fastlbbnn" / "_C.not-built.txt").write_text(f"{reason}\n")
+        out = python("-m", "fastlbbnn", "info", env=environment, cwd=without_extension).stdout
+        line = next(line for line in out.splitlines() if line.startswith("  cpp "))
+        expected = f"the C++ extension was not built: {reason} Then run in a checkout of fastlbbnn: make"
+        assert expected in line
+        assert "--no-deps fastlbbnn" not in out
+
+
+def test_a_build_without_torch_says_so(tmp_path):
+    """As with pip's isolation where torch is not installed yet."""
+    code = (
+        "import importlib.util as u, runpy, sys, sysconfig; find = u.find_spec;"
+        "u.find_spec = lambda name, *a: None if name == 'torch' else find(name, *a);"
+        "path = sysconfig.get_path;"
+        "sysconfig.get_path = lambda *a, **k: '/nowhere' if 'lib' in a[0] else path(*a, **k);"
+        f"sys.argv = ['setup.py', '-q', 'build_ext', '--build-lib', {str(tmp_path / 'lib')!r},"
+        f"'--build-temp', {str(tmp_path / 'temp')!r}]; runpy.run_path('setup.py', run_name='__main__')"
+    )
+    environment = {**os.environ, "CC": "no-such-compiler", "CXX": "no-such-compiler"}
+    environment.pop("FASTLBBNN_TORCH_DIR", None)
+    result = python("-c", code, env=environment, cwd=ROOT)
     assert result.returncode == 0, result.stderr
-    for text in ("SIM SIM", "ALL MEA", "MED SIM", "MED MEA", "model.safetensors"):
-        assert text in result.stdout
-    results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert {r["mode"] for r in results["modes"]} == {"sampled", "mean", "median", "median-mean"}
-    assert len(results["history"]) == 3
-    names = sorted(p.name for p in (tmp_path / "run").iterdir())
-    assert names == ["demo.png", "model.safetensors", "results.json"]
+    (note,) = tmp_path.rglob("_C.not-built.txt")
+    assert note.read_text().startswith("torch was not found")
 
 
-def test_the_demo_refuses_nonsense():
-    result = python("-m", "fastlbbnn.demo", "--epochs", "0")
-    assert result.returncode == 2
-    assert "must be at least 1" in result.stderr
+def test_there_is_one_door():
+    """`python -m fastlbbnn` is the command; modules have no commands of their own."""
+    assert "Usage: fastlbbnn" in python("-m", "fastlbbnn", "--help").stdout
+    for module in (ROOT / "fastlbbnn").rglob("*.py"):
+        if module.name not in ("__main__.py", "worker.py"):
+            assert "__main__" not in module.read_text(), module
+
+
+def test_the_command_has_a_file_each():
+    from fastlbbnn.cli import COMMANDS
+
+    files = {path.stem for path in (ROOT / "fastlbbnn" / "cli").glob("*.py")}
+    assert files == {*COMMANDS, "__init__", "app", "options"}
+    page = python("-m", "fastlbbnn", "--help").stdout
+    assert all(f"\n  {name} " in page for name in COMMANDS)
+
+
+def test_make_demo_is_two_commands():
+    rules = (ROOT / "Makefile").read_text()
+    demo = rules.split("\ndemo:")[1].split("\n\n")[0]
+    assert "fastlbbnn train digits" in demo and "fastlbbnn report" in demo

@@ -30,7 +30,7 @@ from data_folder import data_folder
 
 from fastlbbnn import data
 from fastlbbnn._util.files import replace_file
-from fastlbbnn.runs import Recipe, Stage, find_recipe, load_run, train
+from fastlbbnn.runs import Recipe, Stage, find_recipe, train
 from fastlbbnn.runs.evaluate import evaluate_run
 
 #: Share of the training data that is held out.
@@ -188,7 +188,7 @@ def measure(recipe: Recipe, method: str, dataset: data.Dataset, seed: int) -> di
     """Figures of the network at the end of the main stage on the validation data."""
     recipe = replace(recipe, stages=tuple(s for s in recipe.stages if s.start_from is None))
     with tempfile.TemporaryDirectory() as folder:
-        run = load_run(train(method, dataset, recipe, seed=seed, out=Path(folder) / "run"))
+        run = train(method, dataset, recipe, seed=seed, out=Path(folder) / "run")
         results = evaluate_run(run, dataset)
         loss = run.history[-1]["loss"]
     row = {"loss": loss}

@@ -42,7 +42,7 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """What a process left in ``folder`` that was killed while it wrote; for whoever holds the folder's lock."""
+    """What a killed process left half written in ``folder``; for whoever holds the folder's lock."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 
@@ -75,5 +75,6 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged, it is not JSON ({error}): {remedy}") from error
     if not isinstance(found, Mapping):
-        raise ValueError(f"{path} is damaged: it holds a {type(found).__name__}, expected an object: {remedy}")
+        kind = type(found).__name__
+        raise ValueError(f"{path} is damaged: it holds a {kind}, expected an object: {remedy}")
     return dict(found)

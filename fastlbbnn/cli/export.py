@@ -48,9 +48,9 @@ def export(
         raise typer.BadParameter("nothing to write; give --c DIR, --onnx FILE, or both")
     if name is not None and c is None:
         raise typer.BadParameter("--name is for the C source; give --c DIR, too")
-    from ..sparse.artifact import read_artifact
+    from ..sparse import SparseModel
 
-    network = read_artifact(artifact)
+    network = SparseModel.load(artifact)
     if c is not None:
         from ..sparse.export.c import export_c
 

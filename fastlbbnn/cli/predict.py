@@ -33,7 +33,7 @@ def predict(
     ],
     out: Annotated[
         Path | None,
-        optional("--out", "-o", metavar="FILE", help="File to write, .csv or .npz; by default CSV to the screen."),
+        optional("--out", "-o", metavar="FILE", help="File to write, .csv or .npz; by default the screen."),
     ] = None,
     mode: Annotated[
         str | None,
@@ -47,8 +47,8 @@ def predict(
         int | None,
         optional(
             "--samples", "-R", min=1,
-            help="Draws to average (R in the paper), where networks are drawn; by default 10, for intervals, so "
-            "for numbers, 100.",
+            help="Draws to average (R in the paper), where networks are drawn; by default 10, for intervals, "
+            "so for numbers, 100.",
         ),
     ] = None,
     threshold: Annotated[
@@ -136,8 +136,8 @@ def predict(
         samples = 10 if is_class and not intervals else 100
     if not is_class and not chosen.random:
         typer.echo(
-            "note: intervals hold the noise of an observation alone; --samples 100 adds what is open about the "
-            "network",
+            "note: intervals hold the noise of an observation alone; --samples 100 adds what is open about "
+            "the network",
             err=True,
         )
     rows = rows_of(found, data, root)

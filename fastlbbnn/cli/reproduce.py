@@ -15,7 +15,10 @@ from .options import Json, Root, optional
 @app.command(short_help="Regenerate the paper's tables and figures.")
 def reproduce(
     experiment: Annotated[
-        str, typer.Argument(metavar="EXPERIMENT", help=f"One of {', '.join(EXPERIMENTS)}.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="EXPERIMENT", help=f"One of {', '.join(EXPERIMENTS)}.", show_default=False
+        ),
     ],
     runs: Annotated[
         int | None,

@@ -18,7 +18,7 @@ def select(
     folder: RunFolder,
     out: Annotated[
         Path | None,
-        optional("--out", "-o", metavar="ARTIFACT", help="File to write; by default RUN/selected.safetensors."),
+        optional("--out", "-o", metavar="ARTIFACT", help="By default RUN/selected.safetensors."),
     ] = None,
     threshold: Annotated[
         float | None,
@@ -31,7 +31,8 @@ def select(
     rows: Annotated[int, typer.Option(min=1, help="Most observations for a criterion.")] = 10_000,
     network: Network = "trained",
     means_only: Annotated[
-        bool, typer.Option("--means-only", help="Leave out the scales for sampled predictions: a smaller file.")
+        bool,
+        typer.Option("--means-only", help="Leave out the scales of sampled predictions: a smaller file."),
     ] = False,
     seed: Seed = 0,
     threads: Threads = None,

@@ -15,7 +15,7 @@ from .options import optional
 def selfcheck(
     quick: Annotated[bool, typer.Option("--quick", help="Small shapes, no timings.")] = False,
     device: Annotated[
-        str, typer.Option(help="auto (the GPU if there is one, and the CPU), cuda (ROCm devices, too) or cpu.")
+        str, typer.Option(help="auto (the GPU, if there is one, and the CPU), cuda (also ROCm) or cpu.")
     ] = "auto",
     backend: Annotated[
         list[str] | None,

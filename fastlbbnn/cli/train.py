@@ -70,7 +70,7 @@ def train(
         bool, typer.Option("--no-header", help="Table without names of columns: they are called 1, 2, ...")
     ] = False,
     delimiter: Annotated[
-        str | None, optional(metavar="CHAR", help="Table: what stands between values; by default it is found.")
+        str | None, optional(metavar="CHAR", help="Table: what stands between values; by default found.")
     ] = None,
     test_share: Annotated[
         float | None,
@@ -200,7 +200,8 @@ def _device(name: str) -> str:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise typer.BadParameter(f"{name}: {reason}; expected cpu, cuda or cuda:N", param_hint="--device") from error
+        message = f"{name}: {reason}; expected cpu, cuda or cuda:N"
+        raise typer.BadParameter(message, param_hint="--device") from error
     return name
 
 

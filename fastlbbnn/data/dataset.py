@@ -28,9 +28,9 @@ class Dataset:
     #: How many classes; 2 for a Bernoulli likelihood; None where targets are numbers.
     n_classes: int | None = None
     #: The shape of one input before flattening, (28, 28) or (256,); by default one axis.
-    input_shape: tuple[int, ...] | None = None
+    input_shape: tuple[int, ...] = None  # type: ignore[assignment]
     #: How raw rows become inputs and outputs answers; by default inputs are the rows as they are.
-    preparation: Preparation | None = None
+    preparation: Preparation = None  # type: ignore[assignment]
     #: What the held-out part is: "test" data, or a "validation" part of the training data.
     held_out: str = "test"
     #: Where the data came from, if ``fastlbbnn.data.load`` read them.

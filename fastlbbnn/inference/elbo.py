@@ -57,11 +57,8 @@ def kl(model: nn.Module, likelihood: Likelihood | None = None) -> Tensor:
 def _sum_kl(layers: list[BayesianLayer], recorded: Recorded, likelihood: object) -> Tensor:
     """What layers left on the way, what the others compute now, and the likelihood's."""
     total = recorded.total_kl(layers)
-    if isinstance(likelihood, Likelihood) and isinstance(likelihood, nn.Module):
-        own = likelihood.kl()
-        if own is not None:
-            total = total + own
-    return total
+    own = likelihood.kl() if hasattr(likelihood, "kl") else None
+    return total if own is None else total + own
 
 
 class ELBO:
@@ -153,7 +150,11 @@ def elbo(
             "observations (not batches), which share the KL"
         )
     if likelihood is None:
-        likelihood = likelihood_of(model)
+        likelihood = model.__dict__.get("likelihood")  # where most models have it
+        if not isinstance(likelihood, Likelihood):
+            likelihood = likelihood_of(model)
+    elif isinstance(likelihood, Likelihood) or not callable(likelihood):
+        likelihood = likelihood_of(model, likelihood)
 
     layers = _layers_or_raise(model)
     if samples == 1:
@@ -169,7 +170,7 @@ def elbo(
             total = _sum_kl(layers, recorded, likelihood)
         if output.shape[1:2] != target.shape[:1]:
             raise _other_batch(x, output[0], target)
-        if isinstance(likelihood, str | Likelihood):
+        if isinstance(likelihood, Likelihood):
             repeated = expand_samples(target, samples).flatten(0, 1)
             nll = negative_log_likelihood(output.flatten(0, 1), repeated, likelihood) / samples
         else:  # a function knows of no draws
@@ -190,7 +191,7 @@ def _draw_after_draw(
     layers: list[BayesianLayer],
     x: Any,
     target: Tensor,
-    likelihood: str | Likelihood | LogLikelihood,
+    likelihood: Likelihood | LogLikelihood,
     samples: int,
     mode: WeightMode | str | None,
     kl: Literal["closed", "sampled"],

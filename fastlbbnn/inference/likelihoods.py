@@ -206,15 +206,25 @@ def stated_likelihood(model: nn.Module) -> Likelihood | None:
     if found is None:
         inner = getattr(model, "module", None)  # DistributedDataParallel, AveragedModel
         return stated_likelihood(inner) if isinstance(inner, nn.Module) else None
-    if isinstance(found, (str, Likelihood)):
-        return as_likelihood(found)
-    return None  # something else of the same name
+    # Anything else of this name is the model's own affair.
+    return _fixed(found) if isinstance(found, (str, Likelihood)) else None
+
+
+def _fixed(likelihood: str | Likelihood) -> Likelihood:
+    """``as_likelihood``, for those that hold nothing, or that somebody holds."""
+    found = as_likelihood(likelihood)
+    if isinstance(likelihood, str) and isinstance(found, nn.Module):
+        raise ValueError(
+            f"likelihood={likelihood!r} has parameters, which no model holds yet; say "
+            f"fastlbbnn.set_likelihood(model, {likelihood!r}) once"
+        )
+    return found
 
 
 def likelihood_of(model: nn.Module, likelihood: str | Likelihood | None = None) -> Likelihood:
     """``likelihood`` if one is given, else what the model states; ValueError if it states none."""
     if likelihood is not None:
-        return as_likelihood(likelihood)
+        return _fixed(likelihood)
     found = stated_likelihood(model)
     if found is None:
         raise ValueError(
@@ -235,7 +245,7 @@ def negative_log_likelihood(
 
     In float32 for a network that computes in half precision: a sum over a batch needs its digits.
     """
-    if not isinstance(likelihood, (str, Likelihood)) and callable(likelihood):
+    if not isinstance(likelihood, str | Likelihood):
         return _of_function(likelihood, output, target)
     if not isinstance(output, Tensor):
         raise TypeError(
@@ -244,7 +254,9 @@ def negative_log_likelihood(
         )
     if output.dtype in HALF:
         output = output.float()
-    return as_likelihood(likelihood).nll(output, target)
+    if isinstance(likelihood, str):
+        likelihood = as_likelihood(likelihood)
+    return likelihood.nll(output, target)
 
 
 def _of_function(function: LogLikelihood, output: Any, target: Tensor) -> Tensor:

@@ -54,10 +54,6 @@ class Prior(nn.Module):
         """KL divergence of a layer from its five sums, in nats. ``blocks`` is G; 0 without gates."""
         raise NotImplementedError
 
-    def has_settled(self, limit: float) -> bool:
-        """Whether the expected inclusion probability of a prior that learns it is below ``limit``."""
-        return False
-
     def psi_parameters(self) -> Iterator[nn.Parameter]:
         """Learnable hyperparameters of psi (they have a step size of their own)."""
         return iter(())
@@ -238,10 +234,6 @@ class EmpiricalBayesPrior(_HyperPrior):
         """a_psi, b_psi, a_beta, b_beta as numbers."""
         values = (*softplus(self.raw_psi).tolist(), *softplus(self.raw_beta).tolist())
         return dict(zip(("a_psi", "b_psi", "a_beta", "b_beta"), values))
-
-    def has_settled(self, limit: float) -> bool:
-        found = self.hyperparameters()
-        return found["a_psi"] / (found["a_psi"] + found["b_psi"]) < limit
 
     def expectations(self) -> Expectations:
         return _expectations(*softplus(self.raw_psi), *softplus(self.raw_beta))

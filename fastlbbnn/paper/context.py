@@ -17,7 +17,7 @@ from ..prediction.predict import predict
 from ..prediction.uncertainty import class_probabilities
 from ..runs import Run, load_run
 from ..runs.methods import Prediction, find_method
-from ..structure.paths import resolve_threshold
+from ..structure.thresholds import resolve_threshold
 from .experiments import Experiment
 from .jobs import Job, Settings
 from .store import ResultStore, Stored

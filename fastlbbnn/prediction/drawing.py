@@ -18,8 +18,9 @@ from ..nn.mlp import MLP
 from ..nn.modes import WeightMode
 from ..nn.passes import expand_samples, weights
 
-#: Draws that one call computes; more take several, so that memory does not grow with their number.
-AT_ONCE = 100
+#: Rows times draws that one call computes, and draws whose outputs are stacked before they are averaged: so
+#: that memory does not grow with the number of draws.
+AT_ONCE, STACKED = 100_000, 100
 
 
 class Drawing:
@@ -46,19 +47,19 @@ class Drawing:
         # Each call starts from a seed of its own, so that every batch of rows sees the same draws.
         self._source = torch.Generator(device=device)
 
+    def rows(self, batch_size: int) -> int:
+        """Rows of a batch: fewer where many draws are computed in one call."""
+        return min(batch_size, max(1, AT_ONCE // self.draws)) if self.together else batch_size
+
     def chunks(self, x: Tensor) -> Iterator[Tensor]:
-        """Outputs [at most AT_ONCE draws, *output] of one batch, draws in their order."""
-        for begin in range(0, self.draws, AT_ONCE):
-            count = min(AT_ONCE, self.draws - begin)
+        """Outputs [some draws, *output] of one batch, draws in their order."""
+        most = AT_ONCE if self.together else STACKED
+        for begin in range(0, self.draws, most):
+            count = min(most, self.draws - begin)
             if self.together:
                 yield self._call(expand_samples(x, count), begin, count)
             else:
                 yield torch.stack([self._call(x, draw, None) for draw in range(begin, begin + count)])
-
-    def outputs(self, x: Tensor) -> Tensor:
-        """Outputs [draws, *output] of one batch."""
-        chunks = list(self.chunks(x))
-        return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
     def _call(self, x: Tensor, number: int, samples: int | None) -> Tensor:
         self._source.manual_seed(self.seed + number)

@@ -17,13 +17,12 @@ _EXPECTED = "expected a tensor, a numpy array, a table of numbers or a DataLoade
 
 
 class Inputs:
-    """Inputs of a model, batch by batch; ``rows`` is how many there are, None until a loader was read."""
+    """Inputs of a model, batch by batch."""
 
-    def __init__(self, model: nn.Module, x: Any, batch_size: int) -> None:
+    def __init__(self, model: nn.Module, x: Any) -> None:
         self._parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
         # A network of linear layers takes numbers; another may have an embedding, which takes integers.
         self._floats = works_on_last_axis(model)
-        self._batch_size = batch_size
         self._loader = x if isinstance(x, DataLoader) else None
         self._whole = None if self._loader is not None else self._tensor(x)
         if self._whole is not None:
@@ -32,11 +31,14 @@ class Inputs:
         if self._whole is not None:
             self.device = self._whole.device
 
-    def __iter__(self) -> Iterator[tuple[Tensor, slice]]:
-        """Batches, and which rows they are. Without observations there is one empty batch."""
+    def batches(self, size: int) -> Iterator[tuple[Tensor, slice]]:
+        """Batches, and which rows they are. Without observations there is one empty batch.
+
+        Those of a loader stay as they are.
+        """
         if self._whole is not None:
-            for begin in range(0, max(len(self._whole), 1), self._batch_size):
-                rows = slice(begin, begin + self._batch_size)
+            for begin in range(0, max(len(self._whole), 1), size):
+                rows = slice(begin, begin + size)
                 yield self._whole[rows], rows
             return
         assert self._loader is not None
@@ -52,9 +54,9 @@ class Inputs:
         if begin == 0:
             raise ValueError("the DataLoader gave no batch; expected at least one")
 
-    @property
-    def is_one_batch(self) -> bool:
-        return self._whole is not None and len(self._whole) <= self._batch_size
+    def fit_into(self, size: int) -> bool:
+        """Whether all rows are one batch."""
+        return self._whole is not None and len(self._whole) <= size
 
     def _tensor(self, x: Any) -> Tensor:
         if isinstance(x, Tensor):

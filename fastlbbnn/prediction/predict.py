@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .._util.checks import check_positive_int, check_samples
 from ..inference.likelihoods import Likelihood, likelihood_of
 from ..nn.modes import WeightMode
-from ..structure.paths import warn_if_constant
+from ..structure.thresholds import warn_if_constant
 from .drawing import Drawing, evaluating
 from .inputs import Inputs
 
@@ -56,21 +56,21 @@ def predict(
     """
     use = likelihood_of(model, likelihood).mean if transform is None else transform
     _warn_if_constant(model, mode, threshold)
-    inputs, drawing = _start(model, x, mode, samples, threshold, batch_size, generator)
+    draws = _start(model, x, mode, samples, threshold, batch_size, generator)
     results = []
     with torch.no_grad(), evaluating(model):
-        for batch, _ in inputs:
-            chunks = (_of_rows(use(outputs), inputs, batch) for outputs in drawing.chunks(batch))
+        for batch, _ in draws.batches():
+            chunks = (use(outputs) for outputs in draws.chunks(batch))
             if not average:
                 results.append(torch.cat(list(chunks)))
-            elif drawing.draws == 1:
+            elif draws.count == 1:
                 results.append(next(chunks)[0])
             else:
-                results.append(_mean(chunks, drawing.draws))
+                results.append(_mean(chunks, draws.count))
     return torch.cat(results, dim=0 if average else 1)
 
 
-def _mean(chunks: Any, draws: int) -> Tensor:
+def _mean(chunks: Iterator[Tensor], draws: int) -> Tensor:
     """Mean over the first axis of all chunks together."""
     first = next(chunks)
     if len(first) == draws:
@@ -110,11 +110,11 @@ def log_prob_draws(
     else:
         drawn = family.plug_in()
     _warn_if_constant(model, mode, threshold)
-    inputs, drawing = _start(model, x, mode, samples, threshold, batch_size, generator)
+    draws = _start(model, x, mode, samples, threshold, batch_size, generator)
     results = []
     with torch.no_grad(), evaluating(model):
-        for batch, rows in inputs:
-            outputs = _of_rows(drawing.outputs(batch), inputs, batch)
+        for batch, rows in draws.batches():
+            outputs = torch.cat(list(draws.chunks(batch)))
             target = family.fit(outputs[0], y[rows])
             family.check_values(outputs[0], target)
             results.append(drawn.log_prob(outputs, target))
@@ -177,14 +177,14 @@ def predict_interval(
 
     repeats = -(-responses // (samples if mode.random else 1))
     noise_seed = int(torch.randint(0, 2**62, (), generator=generator))
-    inputs, drawing = _start(model, x, mode, samples, threshold, batch_size, generator)
-    noise = torch.Generator(device=inputs.device).manual_seed(noise_seed)
+    draws = _start(model, x, mode, samples, threshold, batch_size, generator)
+    noise = torch.Generator(device=draws.device).manual_seed(noise_seed)
     tail = 0.5 * (1.0 - level)
     results = []
     with torch.no_grad(), evaluating(model):
-        drawn = family.draw(drawing.draws * repeats, noise) if of == "response" else family
-        for batch, _ in inputs:
-            outputs = _of_rows(drawing.outputs(batch), inputs, batch)
+        drawn = family.draw(draws.count * repeats, noise) if of == "response" else family
+        for batch, _ in draws.batches():
+            outputs = torch.cat(list(draws.chunks(batch)))
             mean = values = family.mean(outputs)
             if of == "response":
                 values = drawn.sample(outputs.repeat_interleave(repeats, 0), noise)
@@ -240,6 +240,29 @@ def _warn_if_constant(model: nn.Module, mode: WeightMode | str, threshold: float
         pass  # not a chain of layers: its paths are not known
 
 
+class _Draws:
+    """The draws of a model's outputs, batch by batch of the inputs."""
+
+    def __init__(self, inputs: Inputs, drawing: Drawing, batch_size: int) -> None:
+        self._inputs, self._drawing = inputs, drawing
+        self._size = drawing.rows(batch_size)
+        self.device, self.count = inputs.device, drawing.draws
+
+    def batches(self) -> Iterator[tuple[Tensor, slice]]:
+        return self._inputs.batches(self._size)
+
+    def chunks(self, batch: Tensor) -> Iterator[Tensor]:
+        """Outputs [some draws, rows, ...] with one for each row of the batch."""
+        for outputs in self._drawing.chunks(batch):
+            if outputs.shape[1] != len(batch) and not self._inputs.fit_into(self._size):
+                raise ValueError(
+                    f"the model gives {outputs.shape[1]} outputs for a batch of {len(batch)} rows of x; "
+                    "expected one each: the first axis of x counts observations (batch_first=True), or give "
+                    "all of it at once (batch_size=len(x))"
+                )
+            yield outputs
+
+
 def _start(
     model: nn.Module,
     x: Any,
@@ -248,25 +271,10 @@ def _start(
     threshold: float,
     batch_size: int,
     generator: torch.Generator | None,
-) -> tuple[Inputs, Drawing]:
+) -> _Draws:
     check_samples(samples)
     check_positive_int("batch_size", batch_size)
     mode = WeightMode(mode)
-    inputs = Inputs(model, x, batch_size)
+    inputs = Inputs(model, x)
     seed = int(torch.randint(0, 2**62, (), generator=generator))
-    return inputs, Drawing(model, mode, samples, threshold, seed, inputs.device)
-
-
-def _of_rows(outputs: Tensor, inputs: Inputs, batch: Tensor) -> Tensor:
-    """``outputs`` [draws, rows, ...], if there is one for each row of the batch."""
-    if outputs.dim() < 2:
-        raise ValueError(
-            f"the model's outputs are {list(outputs.shape)} with the draws in front; expected [draws, n, ...]"
-        )
-    if outputs.shape[1] != len(batch) and not inputs.is_one_batch:
-        raise ValueError(
-            f"the model gives {outputs.shape[1]} outputs for a batch of {len(batch)} rows of x; expected one "
-            "each: the first axis of x counts observations (batch_first=True), or give all of it at once "
-            "(batch_size=len(x))"
-        )
-    return outputs
+    return _Draws(inputs, Drawing(model, mode, samples, threshold, seed, inputs.device), batch_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from ..prediction.predict import predict_interval
 from ..runs import Run
 from ..runs.baseline import constant_warnings
 from ..runs.evaluate import evaluate_run, no_path_note
-from ..structure.paths import chain, inclusion_of_weights, kept_weights, resolve_threshold, structure_of
+from ..structure.paths import chain, inclusion_of_weights, kept_weights, structure_of
+from ..structure.thresholds import resolve_threshold
 from . import plots
 from .columns import STAGES, prediction_columns, stage_rows
 from .parts import Section, figure
@@ -52,7 +54,7 @@ def gather(run: Run, dataset: Dataset, *, other: Dataset | None, samples: int, s
 # --- sections -------------------------------------------------------------------------------------
 
 
-def _predictions(results: dict[str, Any], dataset: Dataset) -> Section:
+def _predictions(results: Mapping[str, Any], dataset: Dataset) -> Section:
     section = Section("predictions", "Predictions")
     section.text.append(
         f"Every way to predict, on {results['n_test']} {dataset.held_out} rows. A row is named as in the "

@@ -13,7 +13,7 @@ from ..prediction.predict import predict
 from ..prediction.uncertainty import class_probabilities, entropy_parts
 from ..runs import Run
 from ..runs.methods import Prediction
-from ..structure.paths import resolve_threshold
+from ..structure.thresholds import resolve_threshold
 from . import plots
 from .parts import Section, figure
 
@@ -161,8 +161,8 @@ def foreign_rows(seen: Seen, other: Dataset | None) -> Section:
     section = Section("foreign", "Out of domain")
     if other is None:
         section.text.append(
-            "No second data set was given. With one of the same number of inputs (`fastlbbnn report RUN --other DATA`) "
-            "this section shows whether the network doubts what it was not made for."
+            "No second data set was given. With one of the same number of inputs (`fastlbbnn report RUN "
+            "--other DATA`) this section shows whether the network doubts what it was not made for."
         )
         return section
     dataset = seen.dataset
@@ -187,7 +187,7 @@ def foreign_rows(seen: Seen, other: Dataset | None) -> Section:
         )
     section.figures.append(
         figure(
-            plots.entropy_ecdfs(panels, classes=dataset.n_classes),
+            plots.entropy_ecdfs(panels, classes=int(dataset.n_classes or 0)),
             "Distribution functions of entropies",
             f"Entropies of predictions for {dataset.name}, which the network was trained on, and "
             f"{other.name}, which it was not; averaged over {seen.draws_text}. The further right the curve "

@@ -42,7 +42,8 @@ def settings_rows(run: Any) -> list[dict[str, Any]]:
     ]  # fmt: skip
     about = [
         ["method", run.config["method"]], ["data", run.config["dataset"]], ["recipe", recipe.name],
-        ["network", "-".join(map(str, run.config["sizes"]))], ["likelihood", run.config["likelihood"]["name"]],
+        ["network", "-".join(map(str, run.config["sizes"]))], 
+        ["likelihood", run.config["likelihood"]["name"]],
         ["batch", str(recipe.batch)], ["draws of the weights per step (M)", str(recipe.samples)],
         ["seed", str(run.config["seed"])], ["threads", str(run.config.get("threads", ""))],
         *([f"option {k}", str(v)] for k, v in recipe.options.items()),
@@ -63,8 +64,9 @@ def headline(
     ``held_out``: what the rows are that were predicted, "test" or "validation".
     """
     rows = [row for row in results["rows"] if row["network"] == run.networks[0]]
-    full = _best(rows, ("SIM", "ALL"))
     sparse = _best(rows, ("MED", "PRN"))
+    # Of a network that is pruned while it trains there is nothing else.
+    full = _best(rows, ("SIM", "ALL")) or sparse or {}
     measure, write = ("accuracy", _percent) if has(full.get("accuracy")) else ("rmse", "{:.4g}".format)
     name = "right" if measure == "accuracy" else "RMSE"
     cards = []
@@ -105,10 +107,10 @@ def _sentence(
             f"{_percent(sparse['accuracy'])}."
         )
     decided = full.get("classified_at_095")
-    if has(decided):
+    if decided is not None:
         text += f" It is sure enough to decide on {_percent(decided / count)} of the rows"
         right = full.get("accuracy_at_095")
-        text += f", and right on {_percent(right)} of those." if has(right) else "."
+        text += "." if right is None else f", and right on {_percent(right)} of those."
     return text
 
 

@@ -30,10 +30,10 @@ def constant_figures(dataset: Dataset) -> dict[str, Any]:
         return {"answer": ", ".join(f"{value:.6g}" for value in answer.tolist()), "rmse": rmse}
     counts = torch.bincount(dataset.y_train.reshape(-1).long(), minlength=dataset.n_classes).double()
     share = counts / counts.sum()
-    answer = int(share.argmax())
+    most = int(share.argmax())
     p, y = _in_every_row(share, len(y)), y.reshape(-1).long()
-    name = str(answer) if dataset.class_names is None else dataset.class_names[answer]
-    return {"answer": name, "accuracy": (y == answer).double().mean().item(), "nll": metrics.nll(p, y)}
+    name = str(most) if dataset.class_names is None else dataset.class_names[most]
+    return {"answer": name, "accuracy": (y == most).double().mean().item(), "nll": metrics.nll(p, y)}
 
 
 def _in_every_row(share: Tensor, rows: int) -> Tensor:
@@ -81,10 +81,10 @@ def _name(row: Mapping[str, Any]) -> str:
 def _compared(row: Mapping[str, Any], constant: Mapping[str, Any], count: int, held_out: str) -> str:
     if "accuracy" in constant:
         return (
-            f"{_name(row)} is right on {100 * row['accuracy']:.1f} % of {count} {held_out} rows, and who always "
-            f"answers {constant['answer']!r} on {100 * constant['accuracy']:.1f} %"
+            f"{_name(row)} is right on {100 * row['accuracy']:.1f} % of {count} {held_out} rows, and who "
+            f"always answers {constant['answer']!r} on {100 * constant['accuracy']:.1f} %"
         )
     return (
-        f"{_name(row)} has a root mean squared error of {row['rmse']:.4g} on {count} {held_out} rows, and who "
-        f"always answers {constant['answer']}, the mean of the training rows, {constant['rmse']:.4g}"
+        f"{_name(row)} has a root mean squared error of {row['rmse']:.4g} on {count} {held_out} rows, and "
+        f"who always answers {constant['answer']}, the mean of the training rows, {constant['rmse']:.4g}"
     )

@@ -35,7 +35,7 @@ _REMEDY = "put back a copy of it, or train again (--restart, resume=False)"
 def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     # A copy each: safetensors refuses tensors that share memory, as Adam's step counts do.
     copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    about = {**about, "checksum": _checksum(copies)}
+    about = {**about, "checksum": _checksum(copies, about)}
     with replace_file(path) as temporary:
         try:
             save_file(copies, temporary, metadata={"fastlbbnn": json.dumps(about)})
@@ -45,13 +45,13 @@ def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> Non
             raise OSError(code, os.strerror(code) if number else str(error), str(temporary)) from error
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
-    """Of names and bytes: what finds a bit that flipped on a disk or on the way."""
-    found = 0
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
+    """Of words, names and bytes: what finds a bit that flipped on a disk or on the way."""
+    found = zlib.crc32(json.dumps(about, sort_keys=True).encode())
     for name in sorted(tensors):
         found = zlib.crc32(name.encode(), found)
         # In whole bytes, which numpy knows of every dtype.
-        found = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy(), found)
+        found = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
     return found
 
 
@@ -62,7 +62,7 @@ def _read(path: Path, kind: str, remedy: str) -> tuple[dict[str, Tensor], dict[s
             if not isinstance(about, dict) or about.get("kind") != kind:
                 raise ValueError(f"it is not a {kind} of fastlbbnn")
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        if about.pop("checksum", None) != _checksum(tensors):
+        if about.pop("checksum", None) != _checksum(tensors, about):
             raise ValueError("its contents are not those of its checksum")
     except FileNotFoundError:
         raise
@@ -128,7 +128,7 @@ class Checkpoint:
         wrong = wrong_field(position, Position) if isinstance(position, dict) else "it has no position"
         if wrong is not None:
             raise ValueError(f"{path} is damaged: {wrong}; {_REMEDY}")
-        self.position: Position = position
+        self.position: Position = position  # type: ignore[assignment]
 
     def restore_network(self, network: nn.Module) -> None:
         with self._fits():

@@ -18,8 +18,8 @@ def source_of(run: Run, data: str | None = None, root: str | None = None) -> Sou
     if known is None:
         if data is None and run.config["dataset"] not in DATASETS:
             raise MissingDataError(
-                f"{run.folder} was trained from Python on {run.config['dataset']!r}, which no file says where "
-                "to find: give its data with --data"
+                f"{run.folder} was trained from Python on {run.config['dataset']!r}, which no file says "
+                "where to find: give its data with --data"
             )
         known = Source(str(run.config["dataset"]))
     return known.elsewhere(data, root)

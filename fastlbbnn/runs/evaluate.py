@@ -74,7 +74,7 @@ def evaluate(
     """One row per prediction and number of draws.
 
     The likelihood is the one that ``model`` states.
-    In the ``network`` "post-median" only the selected model was trained on: the other predictions are left out.
+    In the ``network`` "post-median" only the selected model was trained: others are left out.
 
     A median model without a path from an input to an output would be a constant: its rows are those of
     the nearest threshold that connects it, and say so ("threshold").
@@ -111,11 +111,11 @@ def _rows_of(
     threshold: float,
 ) -> list[dict[str, Any]]:
     mode = prediction.mode
-    how = {"mode": mode, "samples": samples, "threshold": threshold}
+    how: dict[str, Any] = {"mode": mode, "samples": samples, "threshold": threshold}
     draws = predict(
         model, dataset.x_test, **how, average=False, generator=torch.Generator().manual_seed(seed)
     )
-    about = {"gamma": prediction.gamma, "beta": prediction.beta}
+    about: dict[str, Any] = {"gamma": prediction.gamma, "beta": prediction.beta}
     if mode in (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN):
         about["threshold"] = threshold
     rows = []
@@ -133,7 +133,7 @@ def _rows_of(
     return rows
 
 
-def _figures(p: Tensor, dataset: Dataset) -> dict[str, float]:
+def _figures(p: Tensor, dataset: Dataset) -> dict[str, Any]:
     """``p``: [n, outputs], probabilities, or means of the response."""
     y = dataset.y_test
     if dataset.n_classes is None:
@@ -182,7 +182,7 @@ def layer_rows(model: nn.Module, threshold: float = 0.5) -> list[dict[str, Any]]
     """
     rows = []
     for i, (found, (layer, _)) in enumerate(zip(layer_structure(model, threshold), chain(model))):
-        row = {
+        row: dict[str, Any] = {
             "layer": i + 1, "weights": found.weights, "mean_inclusion": found.mean_inclusion,
             "density": found.density, "active_density": found.active_density,
         }

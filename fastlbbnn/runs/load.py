@@ -32,8 +32,8 @@ def load(path: str | PathLike[str], network: str = "trained") -> TrainedModel | 
         return TrainedModel(load_run(found), network)
     if not found.exists():
         raise FileNotFoundError(
-            f"there is no {found}; expected a run folder (`fastlbbnn train`) or the file of a selected network "
-            "(`fastlbbnn select`)"
+            f"there is no {found}; expected a run folder (`fastlbbnn train`) or the file of a selected "
+            "network (`fastlbbnn select`)"
         )
     from ..sparse import SparseModel
 

@@ -22,7 +22,7 @@ from .._util.registry import Registry
 from ..nn import MLP, GaussianLinear, LBBNNLinear, MixtureLinear
 from ..nn.modes import WeightMode
 from ..nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, Prior
-from ..structure.paths import resolve_threshold
+from ..structure.thresholds import resolve_threshold
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _dropout(
         rates[-1] = last_dropout
     of_layers = iter(rates)
 
-    def layer(inputs: int, outputs: int, **options: Any) -> nn.Module:
+    def layer(inputs: int, outputs: int, **options: Any) -> layers.ConcreteDropoutLinear:
         return layers.ConcreteDropoutLinear(inputs, outputs, dropout=next(of_layers), **options)
 
     return MLP(*sizes, layer=layer, **kwargs)
@@ -168,11 +168,14 @@ def _start(network: nn.Module, scheme: str, logits: tuple[float, float] | None) 
         raise ValueError(f"start={scheme!r}; expected 'default' or 'paper'")
     for layer in network.modules():
         if scheme == "paper" and isinstance(layer, (LBBNNLinear, GaussianLinear, MixtureLinear)):
-            for mean, scale in ((layer.kappa, layer.rho), (layer.bias_kappa, layer.bias_rho)):
-                if mean is not None:
+            pairs: tuple[tuple[Any, Any], ...] = (
+                (layer.kappa, layer.rho), (layer.bias_kappa, layer.bias_rho)
+            )  # fmt: skip
+            for mean, scale in pairs:
+                if mean is not None and scale is not None:
                     mean.uniform_(-0.2, 0.2)
                     scale.uniform_(-5.0, -4.0)
-        if logits is not None and isinstance(layer, LBBNNLinear):
+        if logits is not None and isinstance(layer, LBBNNLinear) and layer.inclusion is not None:
             layer.inclusion.location().uniform_(*logits)
 
 

@@ -99,10 +99,10 @@ def prune_neurons(
             f"density={density}; expected at least {count(left) / count(sizes):.3g}, where every hidden "
             f"layer of {'-'.join(map(str, sizes))} has one neuron left"
         )
-    for mask, layer, following in zip(kept, chain, chain[1:]):
-        layer.weight[~mask] = 0.0
-        if layer.bias is not None:
-            layer.bias[~mask] = 0.0
+    for mask, before, following in zip(kept, chain, chain[1:]):
+        before.weight[~mask] = 0.0
+        if before.bias is not None:
+            before.bias[~mask] = 0.0
         following.weight[:, ~mask] = 0.0
     return dict(zip(names, kept))
 
@@ -193,6 +193,7 @@ class GradualPruning(nn.Module):
             raise ValueError(f"begin={begin} and end={end}; expected the end after the beginning")
         self.density, self.begin, self.end, self.every, self.scope = density, begin, end, every, scope
         self._layers = linear_layers(model)
+        self.steps: Tensor
         self.register_buffer("steps", torch.tensor(0))
         self._hooks = []
         for name, layer in self._layers.items():

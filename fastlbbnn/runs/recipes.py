@@ -160,7 +160,7 @@ _OURS_NOTES = _WARM_UP_NOTES + (
     "splits of PHONEME and MNIST: bench/paper/choose.py."
 )
 _OURS_SIZES = {"weights": 3e-3, "inclusion": 3e-2, "covariance": 1e-2}
-_OURS_NETWORK = {
+_OURS_NETWORK: dict[str, Any] = {
     "prior_options": {"a_psi": 8.0, "b_psi": 92.0, "a_beta": 5.0, "b_beta": 1.5},
     "estimator": "local",
 }

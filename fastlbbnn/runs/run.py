@@ -161,8 +161,8 @@ class Run:
         weights, length = sum(a * b for a, b in zip(sizes, sizes[1:])), path.stat().st_size
         if weights > length:
             raise ValueError(
-                f"{path} is damaged: it has {length} bytes, too few for the {weights} weights of the network that run.json "
-                f"describes; {_REMEDY}"
+                f"{path} is damaged: it has {length} bytes, too few for the {weights} weights of the "
+                f"network that run.json describes; {_REMEDY}"
             )
 
 
@@ -201,8 +201,8 @@ def _check(config: dict[str, Any]) -> None:
     name, outputs = config["likelihood"].get("name"), config["likelihood"].get("outputs", 1)
     if name not in LIKELIHOODS or outputs not in (1, config["sizes"][-1]):
         raise ValueError(
-            f"'likelihood' is {name!r} of {outputs!r} outputs, expected one of {', '.join(LIKELIHOODS)}, of 1 or "
-            f"{config['sizes'][-1]}"
+            f"'likelihood' is {name!r} of {outputs!r} outputs, expected one of {', '.join(LIKELIHOODS)}, of "
+            f"1 or {config['sizes'][-1]}"
         )
     if config["status"] not in ("running", "finished"):
         raise ValueError(f"'status' is {config['status']!r}, expected 'running' or 'finished'")

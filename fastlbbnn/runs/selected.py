@@ -39,8 +39,8 @@ class SelectedModel:
         config = self.model.likelihood
         if config is None:
             raise ValueError(
-                "the file does not say what its network's outputs mean; select it again from its run, or with "
-                "fastlbbnn.select(model, likelihood=...)"
+                "the file does not say what its network's outputs mean; select it again from its run, or "
+                "with fastlbbnn.select(model, likelihood=...)"
             )
         return Likelihood.from_config(config)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -12,8 +12,15 @@ from torch import nn
 from ..data import Dataset
 from ..sparse import SparseModel
 from ..sparse.compact import Selection, selection_of
-from ..structure.criteria import THRESHOLDS, best_threshold, most_probable_model, with_structure
-from ..structure.paths import bottleneck, connecting_threshold, is_connected, resolve_threshold
+from ..structure.criteria import (
+    THRESHOLDS,
+    CriterionName,
+    best_threshold,
+    most_probable_model,
+    with_structure,
+)
+from ..structure.paths import is_connected
+from ..structure.thresholds import bottleneck, connecting_threshold, resolve_threshold
 from .run import Run
 
 #: Ways to choose a structure.
@@ -68,7 +75,8 @@ def select_run(
     used = resolve_threshold(choice.model, choice.threshold, warn=False)
     if used != choice.threshold:
         choice.notes.append(
-            f"no path has all its weights above {choice.threshold:g}; the closest threshold with one is {used:.6g}"
+            f"no path has all its weights above {choice.threshold:g}; the closest threshold with one is "
+            f"{used:.6g}"
         )
     elif bottleneck(choice.model) <= 0.0:
         raise ValueError(
@@ -124,8 +132,8 @@ def _best(model: nn.Module, criterion: str, dataset: Dataset, samples: int, rows
             f"closest with one is {lowest:.6g}"
         )
     choice = best_threshold(
-        model, x[kept], y[kept], criterion, sorted({*THRESHOLDS, lowest}), samples=samples,  # type: ignore[arg-type]
-        generator=generator,
+        model, x[kept], y[kept], cast(CriterionName, criterion), sorted({*THRESHOLDS, lowest}),
+        samples=samples, generator=generator,
     )  # fmt: skip
     tried = [
         {"threshold": row.threshold, "density": row.density, "criterion": row.criterion.value,

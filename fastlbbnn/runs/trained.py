@@ -12,7 +12,7 @@ from torch import Tensor
 from ..inference.likelihoods import likelihood_of
 from ..nn.modes import WeightMode
 from ..prediction.predict import predict
-from ..structure.paths import resolve_threshold
+from ..structure.thresholds import resolve_threshold
 from .run import Run
 
 _MEDIAN = (WeightMode.MEDIAN, WeightMode.MEDIAN_MEAN)
@@ -37,7 +37,7 @@ class TrainedModel:
 
     @property
     def has_median_model(self) -> bool:
-        """Whether the method keeps some weights and drops others, by probabilities or by a rule of its own."""
+        """Whether the method keeps some weights and drops others, by whatever rule."""
         return any(p.gamma in ("MED", "PRN") for p in self.run.method.predictions)
 
     @property
@@ -131,5 +131,6 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         sizes = "-".join(map(str, self.run.config["sizes"]))
-        return f"TrainedModel({str(self.run.folder)!r}, {self.run.config['method']} {sizes}, {self.network_name!r})"
+        method = self.run.config["method"]
+        return f"TrainedModel({str(self.run.folder)!r}, {method} {sizes}, {self.network_name!r})"
 

@@ -287,6 +287,7 @@ class _Trainer:
         }, self.pruning)
 
     def _gradual_pruning(self, stage: Stage, start: int) -> GradualPruning:
+        assert stage.prune_to is not None
         steps = (stage.until_epoch - start) * math.ceil(self.dataset.n_train / self.recipe.batch)
         end = max(1, 2 * steps // 3)
         return GradualPruning(self.network, stage.prune_to, begin=0, end=end, every=max(1, end // 100))
@@ -329,8 +330,9 @@ class _Trainer:
         table = torch.stack([torch.stack(columns) for columns in zip(*parts)]).double().cpu()
         seconds = time.perf_counter() - start
         log_likelihood, kl = table[0].sum().item(), table[1].sum().item()
-        shares = torch.tensor([*[self.recipe.batch] * (len(parts) - 1), n - (len(parts) - 1) * self.recipe.batch])
-        loss = (shares.double() / n * table[1] - table[0]).sum().item()
+        rows_of = torch.full((len(parts),), float(self.recipe.batch), dtype=torch.float64)
+        rows_of[-1] = n - (len(parts) - 1) * self.recipe.batch
+        loss = (rows_of / n * table[1] - table[0]).sum().item()
         if not math.isfinite(loss):
             raise ValueError(
                 f"the loss is {loss} after epoch {self.epoch + 1} of {self.folder}; try smaller step sizes"

@@ -18,16 +18,8 @@ from .. import __version__, reference
 from ..nn.linear import BayesianLinear
 from ..ops.checks import explain_failure
 from ..ops.parameters import LayerParameters
-from ..structure.paths import (
-    Structure,
-    chain,
-    check_threshold,
-    connects,
-    kept_weights,
-    resolve_threshold,
-    structure_of_layers,
-    warn_if_constant,
-)
+from ..structure.paths import Structure, chain, check_threshold, connects, kept_weights, structure_of_layers
+from ..structure.thresholds import resolve_threshold, warn_if_constant
 from .model import SparseModel
 from .network import SparseLayer, SparseNetwork, blocks_from_grid, index_dtype, row_offsets_of
 

@@ -27,6 +27,7 @@ def _sigmoid(outputs: NDArray[Any]) -> NDArray[Any]:
 
 MEANS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
     "categorical": _softmax, "bernoulli": _sigmoid, "gaussian": lambda outputs: outputs, "poisson": np.exp,
+    "gaussian-dispersion": lambda outputs: outputs,
 }
 
 

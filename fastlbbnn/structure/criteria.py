@@ -22,7 +22,8 @@ from ..prediction.metrics import nll_of_draws
 from ..prediction.predict import log_prob_draws
 from ..structure.density import density
 from .most_probable import most_probable_signs
-from .paths import connecting_threshold, is_connected
+from .paths import is_connected
+from .thresholds import connecting_threshold
 
 CriterionName = Literal["waic", "dic", "nll"]
 
@@ -234,12 +235,12 @@ def with_structure(model: nn.Module, indicators: Sequence[Tensor | None]) -> nn.
     as to any network; its inclusion probabilities are 0 and 1.
 
     Args:
-        indicators: one bool tensor a Bayesian layer, on its grid of blocks; None for layers without.
+        indicators: one bool tensor per Bayesian layer, on its grid of blocks; None for layers without.
     """
     model = copy.deepcopy(model)
     layers = bayesian_layers(model)
     if len(layers) != len(indicators):
-        raise ValueError(f"{len(indicators)} entries for {len(layers)} layers; expected one a layer")
+        raise ValueError(f"{len(indicators)} entries for {len(layers)} layers; expected one per layer")
     for layer, chosen in zip(layers, indicators):
         inclusion = getattr(layer, "inclusion", None)
         if (inclusion is None) != (chosen is None):

@@ -7,7 +7,6 @@ others change nothing but constants. All counts are of weights, biases apart.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,9 +19,6 @@ from ..nn.linear import BayesianLinear
 from ..nn.modes import WeightMode
 
 _NO_OPS = (nn.Dropout, nn.Identity)
-
-NO_PATH = "no path from an input to an output has all its weights above threshold={}"
-_NOTHING_HELPS = "no threshold connects them, as every path has a weight of inclusion probability 0"
 
 
 # --- the chain of layers --------------------------------------------------------------------------
@@ -56,7 +52,7 @@ def chain(
         if layer.in_features != before.out_features:
             raise ValueError(
                 f"a layer takes {layer.in_features} inputs and the one before has "
-                f"{before.out_features} outputs; expected as many"
+                f"{before.out_features} outputs; expected the same number"
             )
     return layers
 
@@ -86,11 +82,12 @@ def inclusion_of_weights(layer: nn.Module) -> Tensor:
     Bayesian layers: the share that a draw keeps, the same for all. ``nn.Linear``: 1 where the weight is
     not zero.
     """
-    if has_indicators(layer):
+    if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
         return reference.expand_blocks(layer.inclusion.probabilities(), *layer.kappa.shape, layer.block)
     if isinstance(layer, BayesianLayer):
         return torch.full_like(layer.kappa, layer.density(WeightMode.SAMPLED))
-    return (layer.weight != 0).to(layer.weight.dtype)
+    weight = _plain_weight(layer)
+    return (weight != 0).to(weight.dtype)
 
 
 @torch.no_grad()
@@ -101,14 +98,22 @@ def kept_weights(layer: nn.Module, threshold: float = 0.5) -> Tensor:
     their own (``kept_inputs``) keep the weights of the inputs that it keeps, whatever the threshold;
     others keep all. ``nn.Linear`` keeps what is not zero.
     """
-    if has_indicators(layer):
+    if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
         # What a forward pass uses, so that both always agree.
         return reference.expand_blocks(layer.decided_logits(threshold) > 0.0, *layer.kappa.shape, layer.block)
-    if hasattr(layer, "kept_inputs"):
-        return layer.kept_inputs().expand(layer.out_features, layer.in_features)
+    kept_inputs: Callable[[], Tensor] | None = getattr(layer, "kept_inputs", None)
+    if kept_inputs is not None:
+        return kept_inputs().expand(layer.out_features, layer.in_features)
     if isinstance(layer, BayesianLayer):
         return torch.ones_like(layer.kappa, dtype=torch.bool)
-    return layer.weight != 0
+    return _plain_weight(layer) != 0
+
+
+def _plain_weight(layer: nn.Module) -> Tensor:
+    weight = layer.weight
+    if not isinstance(weight, Tensor):
+        raise TypeError(f"{type(layer).__name__} has no weights; expected a Bayesian layer or nn.Linear")
+    return weight
 
 
 def check_threshold(threshold: float) -> float:
@@ -234,82 +239,3 @@ def is_connected(model: nn.Module, threshold: float = 0.5) -> bool:
     """
     threshold = check_threshold(threshold)
     return connects(kept_weights(layer, threshold) for layer, _ in chain(model))
-
-
-@torch.no_grad()
-def bottleneck(model: nn.Module) -> float:
-    """The largest inclusion probability p such that some path has only weights of at least p.
-
-    That is max over paths of the min over a path's weights, exactly: with b_0 = 1 for the inputs,
-
-        b_l[j] = max_k min(alpha_l[j, k], b_{l-1}[k]),
-
-    and then the largest of the outputs. A threshold connects the network if and only if it is below.
-    Layers without inclusion probabilities count 1 for a weight that they keep and 0 for another.
-    """
-    best: Tensor | None = None
-    for layer, _ in chain(model):
-        if has_indicators(layer):
-            scores = inclusion_of_weights(layer)
-        else:
-            scores = kept_weights(layer).to(torch.float32)
-        if best is not None:
-            scores = torch.minimum(scores, best.to(scores))
-        best = scores.amax(1)
-    return best.max().item()
-
-
-def connecting_threshold(model: nn.Module, threshold: float = 0.5) -> float:
-    """The largest threshold, not above ``threshold``, at which the network has a path.
-
-    That is ``threshold`` itself where it has one; else the next number below ``bottleneck(model)``,
-    since a weight is kept if its probability is *above* the threshold. ValueError if there is none:
-    everything on every path has an inclusion probability of 0.
-    """
-    threshold = check_threshold(threshold)
-    if is_connected(model, threshold):
-        return threshold
-    best = min(bottleneck(model), threshold)
-    if best <= 0.0:
-        raise ValueError(
-            f"{NO_PATH.format(threshold)}, and {_NOTHING_HELPS}"
-        )
-    # Probabilities are compared in their own dtype.
-    dtypes = {p.dtype for layer, _ in chain(model) for p in layer.parameters(recurse=False)}
-    coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
-    return torch.nextafter(torch.tensor(best, dtype=coarsest), torch.zeros((), dtype=coarsest)).item()
-
-
-def resolve_threshold(
-    model: nn.Module, threshold: float = 0.5, *, warn: bool = True, stacklevel: int = 2
-) -> float:
-    """``threshold``, or the closest one below it at which the selected model is no constant.
-
-    Give the result to ``predict``, ``density`` and ``select``. A UserWarning says when it differs from what
-    was asked for (``warn=False``: silently), and where nothing helps, when ``threshold`` is returned.
-    ``stacklevel`` is that of ``warnings.warn``.
-    """
-    if is_connected(model, threshold):
-        return float(threshold)
-    found, message = float(threshold), f"the outputs are constants: {_NOTHING_HELPS}"
-    if bottleneck(model) > 0.0:
-        found = connecting_threshold(model, threshold)
-        message = f"using threshold={found:.6g}, the closest one below with a path"
-    if warn:
-        warnings.warn(f"{NO_PATH.format(threshold)}: {message}", UserWarning, stacklevel=stacklevel)
-    return found
-
-
-def warn_if_constant(model: nn.Module, threshold: float, stacklevel: int = 2) -> None:
-    """A UserWarning if the model selected at ``threshold`` gives the same output for every input."""
-    if is_connected(model, threshold):
-        return
-    advice = _NOTHING_HELPS
-    if bottleneck(model) > 0.0:
-        found = connecting_threshold(model, threshold)
-        advice = f"threshold={found:.6g} is the closest with a path: fastlbbnn.resolve_threshold"
-    warnings.warn(
-        f"{NO_PATH.format(threshold)}: the selected network gives the same output for every input ({advice})",
-        UserWarning,
-        stacklevel=stacklevel,
-    )

@@ -142,6 +142,16 @@ def test_what_cannot_be_stated_is_refused(likelihood, error, message):
         MLP(4, 3, likelihood=likelihood)
 
 
+def test_a_likelihood_with_parameters_is_not_made_anew_in_every_call():
+    for call in (
+        lambda: elbo(outputs(1), X, VALUES, n_data=8, likelihood="gaussian-dispersion"),
+        lambda: predict(outputs(1), X, likelihood="gaussian-dispersion"),
+    ):
+        with pytest.raises(ValueError, match="has parameters, which no model holds yet; say"):
+            call()
+    assert elbo(set_likelihood(outputs(1), "gaussian-dispersion"), X, VALUES, n_data=8).loss.isfinite()
+
+
 def test_a_name_that_is_taken_is_not_overwritten():
     model = Residual()
     model.likelihood = nn.Linear(2, 2)

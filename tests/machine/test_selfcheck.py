@@ -1,4 +1,4 @@
-"""``python -m fastlbbnn.machine.selfcheck`` runs here, says what it found, and can fail."""
+"""`fastlbbnn selfcheck` runs here, says what it found, and can fail."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from support.command_line import call
 
 from fastlbbnn.machine import selfcheck
 from fastlbbnn.machine import selfcheck_agreement as agreement
@@ -23,7 +24,7 @@ def own_environment(monkeypatch):
 
 def test_quick_run_agrees_and_writes_a_report(tmp_path):
     out = tmp_path / "report.json"
-    command = [sys.executable, "-m", "fastlbbnn.machine.selfcheck", "--quick", "--json", out]
+    command = [sys.executable, "-m", "fastlbbnn", "selfcheck", "--quick", "--json", out]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "everything agrees" in result.stdout
@@ -57,9 +58,8 @@ def test_a_wrong_gradient_is_found(monkeypatch, capsys):
             return right(x, shifted, *rest, **options)
 
     monkeypatch.setattr(agreement, "ops", Wrong)
-    assert selfcheck.main(["--quick", "--device", "cpu", "--backend", "cpp"]) == 1
-    said = capsys.readouterr().out
-    assert "SOMETHING IS WRONG" in said
+    report = selfcheck.check_machine(selfcheck.Options(quick=True, device="cpu", backends=("cpp",)))
+    assert not report["ok"] and "is off by" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("cpp", "own_environment")
@@ -83,17 +83,17 @@ def test_a_result_that_changes_from_run_to_run_is_found(monkeypatch):
         (["--width", "3"], "expected at least 16"),
         (["--batch", "0"], "expected at least 1"),
         (["--json", "no/such/folder/x.json"], "the folder does not exist"),
-        (["--device", "tpu"], "invalid choice"),
+        (["--device", "tpu"], "expected one of auto, cuda, cpu"),
+        (["--quick", "--backend", "abacus"], "not known; expected"),
     ],
 )
-def test_wrong_arguments_are_explained(arguments, message, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        selfcheck.main(arguments)
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+def test_wrong_arguments_are_explained(arguments, message):
+    result = call("selfcheck", *arguments, code=2)
+    assert message in " ".join(result.stderr.split())
 
 
-@pytest.mark.usefixtures("own_environment")
-def test_an_unknown_backend_is_explained():
-    with pytest.raises(SystemExit, match="not known; expected"):
-        selfcheck.main(["--quick", "--backend", "abacus"])
+def test_what_is_wrong_ends_with_exit_status_1(monkeypatch, tmp_path):
+    monkeypatch.setattr(selfcheck, "check_machine", lambda options: {"ok": False, "quick": options.quick})
+    result = call("selfcheck", "--quick", "--json", tmp_path / "report.json", code=1)
+    assert "SOMETHING IS WRONG" in result.stdout
+    assert json.loads((tmp_path / "report.json").read_text()) == {"ok": False, "quick": True}

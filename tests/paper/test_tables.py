@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.command_line import call
 
 from fastlbbnn.paper import EXPERIMENTS, find_experiment
 from fastlbbnn.paper import published as paper_numbers
@@ -126,3 +127,8 @@ def test_experiments_name_methods_and_outputs_that_exist():
         assert set(experiment.densities) <= set(experiment.datasets)
     with pytest.raises(ValueError, match="expected one of mnist, fmnist"):
         find_experiment("cifar")
+
+
+def test_the_command_lists_every_experiment():
+    page = call("reproduce", "--help").stdout
+    assert all(name in page for name in EXPERIMENTS)

@@ -9,7 +9,8 @@ import torch
 from support.modules import CLASSES, NETWORKS, Steps, TimeFirst, make
 from torch import Tensor, nn
 
-from fastlbbnn import FixedPrior, predict, predict_interval, reference, set_likelihood
+import fastlbbnn
+from fastlbbnn import FixedPrior, expand_samples, predict, predict_interval, reference, set_likelihood
 from fastlbbnn.inference.draws import works_on_last_axis
 from fastlbbnn.nn import MLP, GaussianLinear, LBBNNLinear, WeightMode, weights
 from fastlbbnn.prediction import drawing
@@ -165,14 +166,50 @@ def test_draws_in_one_call_are_those_of_a_loop_over_the_drawn_networks():
 def test_more_draws_than_one_call_computes(monkeypatch, together):
     model, x = MLP(6, 8, 3), torch.randn(5, 6)
     monkeypatch.setattr(drawing, "AT_ONCE", 4)
+    monkeypatch.setattr(drawing, "STACKED", 4)
     draws = drawing.Drawing(model, WeightMode.SAMPLED, 10, 0.5, 1, torch.device("cpu"), together)
     with torch.no_grad():
-        assert [len(chunk) for chunk in draws.chunks(x)] == [4, 4, 2]
-        all_draws = draws.outputs(x)
-    assert all_draws.flatten(1).unique(dim=0).shape[0] == 10  # no two of them equal
+        chunks = list(draws.chunks(x))
+    assert [len(chunk) for chunk in chunks] == [4, 4, 2]
+    assert torch.cat(chunks).flatten(1).unique(dim=0).shape[0] == 10  # no two of them equal
+
+
+@each_network
+def test_an_average_over_chunks_is_that_of_all_draws(name, monkeypatch):
+    model, x = make(name)
     p = predict(model, x, samples=10, average=False, generator=generator(), likelihood="categorical")
+    monkeypatch.setattr(drawing, "STACKED", 4)
     averaged = predict(model, x, samples=10, generator=generator(), likelihood="categorical")
     torch.testing.assert_close(averaged, p.mean(0))
+
+
+def test_many_draws_take_fewer_rows_and_are_the_same(monkeypatch):
+    torch.manual_seed(0)
+    model, x = MLP(6, 8, 3, likelihood="categorical"), torch.randn(9, 6)
+    expected = predict(model, x, samples=50, average=False, generator=generator())
+    calls = []
+
+    def spy(x: Tensor, samples: int) -> Tensor:
+        calls.append(len(x) * samples)
+        return expand_samples(x, samples)
+
+    monkeypatch.setattr(drawing, "AT_ONCE", 200)
+    monkeypatch.setattr(drawing, "expand_samples", spy)
+    torch.testing.assert_close(predict(model, x, samples=50, average=False, generator=generator()), expected)
+    assert calls == [200, 200, 50]
+    i, j = (predict_interval(model, x, samples=50, batch_size=b, generator=generator()) for b in (9, 2))
+    torch.testing.assert_close(i.upper, j.upper)
+
+
+def test_a_selected_model_draws_the_same_whatever_their_number():
+    torch.manual_seed(0)
+    model, x = MLP(6, 8, 3, likelihood="categorical"), torch.randn(4, 6)
+    nn.init.normal_(model[0].inclusion.omega)
+    nn.init.normal_(model[2].inclusion.omega)
+    small = fastlbbnn.select(model, posterior=True)
+    expected = predict(model, x, mode="median", samples=250, average=False, generator=generator())
+    got = small.predict(x, samples=250, average=False, likelihood="categorical", generator=generator())
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
 # --- evaluation mode ------------------------------------------------------------------------------

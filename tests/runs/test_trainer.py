@@ -377,7 +377,8 @@ def test_early_of_concrete_dropout_takes_any_depth(hidden):
 def test_other_words_about_a_recipe_are_no_other_recipe(data, tmp_path):
     recipe = _recipe("FNN")
     folder = train("FNN", data, recipe, out=tmp_path / "run", progress=False).folder
-    assert train("FNN", data, replace(recipe, notes="put better"), out=folder, progress=False).folder == folder
+    again = train("FNN", data, replace(recipe, notes="put better"), out=folder, progress=False)
+    assert again.folder == folder
     with pytest.raises(ValueError, match="another recipe"):
         train("FNN", data, replace(recipe, batch=8), out=folder, progress=False)
 

@@ -13,15 +13,8 @@ from torch import nn
 import fastlbbnn
 from fastlbbnn.nn import MLP, GaussianLinear, HorseshoeLinear, LBBNNLinear, NormalJeffreysLinear
 from fastlbbnn.structure import paths as structure
-from fastlbbnn.structure.paths import (
-    bottleneck,
-    connecting_threshold,
-    is_connected,
-    kept_weights,
-    layer_structure,
-    resolve_threshold,
-    structure_of,
-)
+from fastlbbnn.structure.paths import is_connected, kept_weights, layer_structure, structure_of
+from fastlbbnn.structure.thresholds import bottleneck, connecting_threshold, resolve_threshold
 
 
 def random_network(seed: int, *sizes: int, shift: float = 0.0, **kwargs) -> MLP:

@@ -24,7 +24,9 @@ def _draw_series(axes: Axes, series: Series) -> None:
     for position, (label, (x, y)) in enumerate(series.items()):
         at, values = array(x), np.atleast_2d(array(y).astype(float))
         if values.shape[1] != at.size:
-            raise ValueError(f"{label}: {at.size} points in x and {values.shape[1]} in y; expected the same number")
+            raise ValueError(
+                f"{label}: {at.size} points in x and {values.shape[1]} in y; expected the same number"
+            )
         colour, marker = method_style(label, position)
         dashed = "--" if is_sparse(label) else "-"
         axes.plot(

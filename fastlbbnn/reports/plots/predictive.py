@@ -91,7 +91,8 @@ def _bars(axes: Axes, example: Example, names: Sequence[str], red: bool) -> None
 def _write(axes: Axes, words: Sequence[str]) -> None:
     """Lines of text, each shortened to what stands beside bars."""
     lines = [line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…" for line in words]
-    axes.text(0.0, 0.5, "\n".join(lines), transform=axes.transAxes, va="center", fontsize=5.5, linespacing=1.5)
+    how: dict[str, Any] = {"va": "center", "fontsize": 5.5, "linespacing": 1.5}
+    axes.text(0.0, 0.5, "\n".join(lines), transform=axes.transAxes, **how)
     hide_axes(axes)
 
 

@@ -69,7 +69,7 @@ _STYLE: dict[str, Any] = {
     "grid.linewidth": 0.7,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
-    "axes.prop_cycle": matplotlib.cycler(color=CYCLE),
+    "axes.prop_cycle": matplotlib.rcsetup.cycler(color=CYCLE),
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "svg.fonttype": "path",
@@ -86,7 +86,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> R:
-        with matplotlib.rc_context({**matplotlib.rcParamsDefault, **_STYLE}):
+        with matplotlib.rc_context({**dict(matplotlib.rcParamsDefault), **_STYLE}):
             return draw(*args, **kwargs)
 
     return drawn

@@ -38,7 +38,7 @@ ENGINES: Registry[Callable[..., Engine]] = Registry("engine")
 def find_engine(name: str) -> Callable[..., Engine]:
     """By name; the engines of this package load when they are asked for."""
     if name == "cpu":
-        from . import cpu  # noqa: F401
+        from . import cpu
     elif name == "cuda":
-        from . import cuda  # noqa: F401
+        from . import cuda
     return ENGINES.find(name)
