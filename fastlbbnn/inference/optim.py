@@ -221,7 +221,7 @@ class Adam(BackwardStep, torch.optim.Adam):
             if moved:
                 self._forget_plans()
         # Torch makes a step call hooks once its class was used: this one's does already.
-        step = torch.optim.Adam.step
+        step: Any = torch.optim.Adam.step
         return (step.__wrapped__ if getattr(step, "hooked", False) else step)(self, closure)
 
     def backward_step(self, loss: Any) -> None:
@@ -236,7 +236,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         self._touched.clear()
         self._step_values = self._steps.tolist()
         try:
-            update.backward(self, loss)
+            self._backward(loss)
         except RuntimeError as error:
             # Torch notices that a parameter which another use of the layer saved was written to.
             if self._touched and "modified by an inplace operation" in str(error):
@@ -256,6 +256,38 @@ class Adam(BackwardStep, torch.optim.Adam):
             self.step()
         # What torch's schedulers look for when they warn of a step that was never taken.
         self._opt_called = True
+
+    def _backward(self, loss: Tensor) -> None:
+        """``loss.backward()`` whose passes may ask this optimiser; those of other threads may not."""
+        if update.in_thread.optimizer is not None:
+            raise RuntimeError("fastlbbnn: another optimiser is already updating inside a backward pass")
+        if loss.device.type != "cpu":
+            self._backward_on_device(loss)
+            return
+        update.in_thread.optimizer = self
+        try:
+            loss.backward()
+        finally:
+            update.in_thread.optimizer = None
+
+    def _backward_on_device(self, loss: Tensor) -> None:
+        """The same, where autograd runs on threads of its own: known there by the pass's number."""
+        begun: list[int] = []
+
+        def begin(gradient: Tensor) -> None:
+            # The first that runs, on the thread that runs the rest.
+            begun.append(torch._C._current_graph_task_id())
+            update.in_graph[begun[-1]] = self
+
+        hook = loss.register_hook(begin)
+        update.in_thread.optimizer = self  # for what of the graph is on the host
+        try:
+            loss.backward()
+        finally:
+            update.in_thread.optimizer = None
+            hook.remove()
+            for graph in begun:
+                update.in_graph.pop(graph, None)
 
     def _is_watched(self) -> bool:
         """Whether somebody has to see all gradients, or the step itself."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._util.checks import check_samples
 from .._util.local import Entry, Local
@@ -70,6 +70,28 @@ def current_pass() -> Pass:
     return _passes.current() if _passes.suspendable else entries[-1].value
 
 
+class HasKL(nn.Module):
+    """A module with a KL of its own, which its passes leave or the objective asks for: a Bayesian layer."""
+
+    def kl(self) -> Tensor:
+        """KL divergence from the prior, a sum in nats; where it needs a draw, one fresh draw's."""
+        raise NotImplementedError
+
+
+def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
+    """The Bayesian layers of a model, each once, in order of definition."""
+    # As module.modules(), several times faster: every training step asks.
+    found: dict[Any, None] = {}
+    waiting: list[nn.Module | None] = [model]
+    while waiting:
+        module = waiting.pop()
+        if isinstance(module, HasKL):
+            found[module] = None
+        elif module is not None and module._modules:
+            waiting.extend(reversed(module._modules.values()))
+    return list(found)
+
+
 class weights:
     """Override, for all Bayesian layers called within, what ``train()`` and ``eval()`` imply.
 
@@ -129,7 +151,7 @@ class weights:
             outer.kl if kl is None else kl,
             outer.structures if structures is None else structures,
             outer.recorded if recorded is None else recorded,
-            outer.region if mode is None and generator is None and kl is None else _checkpointed_region(),
+            outer.region if mode is None and generator is None and kl != "sampled" else _checkpointed_region(),
         )
 
     def __exit__(self, *_: object) -> None:

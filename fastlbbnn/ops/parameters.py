@@ -33,8 +33,6 @@ def unflat(tensors: Sequence[Tensor | None]) -> list[LayerParameters]:
 
 def absent_as_empty(tensors: Sequence[Tensor | None], like: Tensor) -> list[Tensor]:
     """With an empty tensor for every None, as lists in a schema hold tensors alone."""
-    if type(None) not in map(type, tensors):
-        return tensors  # type: ignore[return-value]
     nothing = like.new_empty(0)
     return [nothing if t is None else t for t in tensors]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -52,26 +52,3 @@ def claim(parameters: Parameters, trained: Sequence[bool]) -> tuple[AdamArgument
     if optimizer is None and in_graph:
         optimizer = in_graph.get(torch._C._current_graph_task_id())
     return None if optimizer is None else optimizer.claim(parameters, trained)
-
-
-def backward(optimizer: InPassOptimizer, loss: Tensor) -> None:
-    """``loss.backward()`` whose passes may ask ``optimizer``; those of other threads may not."""
-    if in_thread.optimizer is not None:
-        raise RuntimeError("fastlbbnn: another optimiser is already updating inside a backward pass")
-    begun: list[int] = []
-
-    def begin(gradient: Tensor) -> None:
-        begun.append(torch._C._current_graph_task_id())
-        in_graph[begun[-1]] = optimizer
-
-    # The first that runs, on the thread that runs the rest.
-    hook: Any = None if loss.device.type == "cpu" else loss.register_hook(begin)
-    in_thread.optimizer = optimizer
-    try:
-        loss.backward()
-    finally:
-        in_thread.optimizer = None
-        for graph in begun:
-            in_graph.pop(graph, None)
-        if hook is not None:
-            hook.remove()
