@@ -204,7 +204,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         super().__setstate__(state)
         self._forget_plans()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """``torch.optim.Adam.step``.
 
         Steps inside the backward pass count on the host, where the kernels' numbers are computed;
@@ -220,7 +220,9 @@ class Adam(BackwardStep, torch.optim.Adam):
                 state["step"] = state["step"].to(p.device)
             if moved:
                 self._forget_plans()
-        return super().step(closure)
+        # Torch makes a step call hooks once its class was used: this one's does already.
+        step: Any = torch.optim.Adam.step
+        return (step.__wrapped__ if getattr(step, "hooked", False) else step)(self, closure)
 
     def backward_step(self, loss: Any) -> None:
         """Differentiate ``loss``, a scalar or an ``ELBO``, and update every parameter that it depends on."""
@@ -234,8 +236,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         self._touched.clear()
         self._step_values = self._steps.tolist()
         try:
-            with update.active(self, loss):
-                loss.backward()
+            self._backward(loss)
         except RuntimeError as error:
             # Torch notices that a parameter which another use of the layer saved was written to.
             if self._touched and "modified by an inplace operation" in str(error):
@@ -256,6 +257,38 @@ class Adam(BackwardStep, torch.optim.Adam):
         # What torch's schedulers look for when they warn of a step that was never taken.
         self._opt_called = True
 
+    def _backward(self, loss: Tensor) -> None:
+        """``loss.backward()`` whose passes may ask this optimiser; those of other threads may not."""
+        if update.in_thread.optimizer is not None:
+            raise RuntimeError("fastlbbnn: another optimiser is already updating inside a backward pass")
+        if loss.device.type != "cpu":
+            self._backward_on_device(loss)
+            return
+        update.in_thread.optimizer = self
+        try:
+            loss.backward()
+        finally:
+            update.in_thread.optimizer = None
+
+    def _backward_on_device(self, loss: Tensor) -> None:
+        """The same, where autograd runs on threads of its own: known there by the pass's number."""
+        begun: list[int] = []
+
+        def begin(gradient: Tensor) -> None:
+            # The first that runs, on the thread that runs the rest.
+            begun.append(torch._C._current_graph_task_id())
+            update.in_graph[begun[-1]] = self
+
+        hook = loss.register_hook(begin)
+        update.in_thread.optimizer = self  # for what of the graph is on the host
+        try:
+            loss.backward()
+        finally:
+            update.in_thread.optimizer = None
+            hook.remove()
+            for graph in begun:
+                update.in_graph.pop(graph, None)
+
     def _is_watched(self) -> bool:
         """Whether somebody has to see all gradients, or the step itself."""
         return bool(
@@ -268,6 +301,8 @@ class Adam(BackwardStep, torch.optim.Adam):
         self, parameters: update.Parameters, trained: Sequence[bool]
     ) -> tuple[update.AdamArguments, update.PassedOn] | None:
         """Called by a layer's backward pass: Adam's state and numbers for its parameters."""
+        if update.used_more_than_once and any(p in update.used_more_than_once for p in parameters[::COUNT]):
+            return None
         plan = self._plans.get(id(parameters[0]))
         known = parameters
         if plan is not None and plan.drawn:

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from .._util.registry import Registry
 from .modes import WeightMode
-from .passes import Pass, current_pass
+from .passes import HasKL, Pass, bayesian_layers, current_pass
 from .state import packed, unpacked
 
 #: The kinds of parameters that have a step size of their own (``fastlbbnn.param_groups``).
 KINDS = ("weights", "inclusion", "covariance", "psi", "sigma2", "scales")
 
 
-class BayesianLayer(nn.Module):
+class BayesianLayer(HasKL):
     """A layer with a posterior over its weights; nothing here knows their shape.
 
     In ``train()`` weights are sampled, in ``eval()`` they are the posterior mean; ``fastlbbnn.weights``
@@ -27,10 +27,6 @@ class BayesianLayer(nn.Module):
     """
 
     kappa: Tensor
-
-    def kl(self) -> Tensor:
-        """KL divergence from the prior, a sum in nats; where it needs a draw, one fresh draw's."""
-        raise NotImplementedError
 
     def weight_count(self) -> int:
         """Weights of the layer, biases apart."""
@@ -110,10 +106,10 @@ class BayesianLayer(nn.Module):
         return WeightMode.RELAXED if self.training else WeightMode.MEAN
 
     def _leave_sums(self, sums: Tensor) -> None:
-        """Leave the five sums of this pass for the objective, if it asks for them."""
+        """Leave the five sums of this pass for the objective, if it asks; for layers with a ``prior``."""
         recorded = current_pass().recorded
         if recorded is not None:
-            recorded.leave_sums((self,), sums)
+            recorded.leave_sums((self,), sums)  # type: ignore[arg-type]
 
     def _leave_kl(self, kl: Tensor) -> None:
         """Leave the KL of this pass in nats for the objective, if it asks for it."""
@@ -142,16 +138,4 @@ def _no_single(name: str, layer: BayesianLayer) -> str:
 #: Kinds of layers, by name; a user's own is registered in the same way.
 LAYERS: Registry[type[BayesianLayer]] = Registry("layer")
 
-
-def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
-    """The Bayesian layers of a model, each once, in order of definition."""
-    # As model.modules(), several times faster: every training step asks.
-    found: dict[BayesianLayer, None] = {}
-    waiting: list[nn.Module | None] = [model]
-    while waiting:
-        module = waiting.pop()
-        if isinstance(module, BayesianLayer):
-            found[module] = None
-        elif module is not None and module._modules:
-            waiting.extend(reversed(module._modules.values()))
-    return list(found)
+__all__ = ["KINDS", "LAYERS", "BayesianLayer", "bayesian_layers"]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from .. import ops, reference
 from .._util.checks import check_block, check_choice, check_temperature
 from .._util.dtypes import autocast
-from ..ops.dispatch import call, draw_seed
+from ..ops.dispatch import call
 from ..ops.gated_linear import GATED_LINEAR
 from ..ops.local_linear import LOCAL_LINEAR
 from ..reference.parameters import LayerParameters
@@ -75,6 +75,10 @@ class BayesianLinear(GaussianWeights):
         self.register_module("inclusion", None)
         self._blocks = 0
 
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        self.prior.reset_parameters()
+
     # --- the posterior -----------------------------------------------------------------------
 
     def logits(self, seed: Tensor | None = None) -> Tensor | None:
@@ -98,7 +102,11 @@ class BayesianLinear(GaussianWeights):
     def kept(self, threshold: float = 0.5) -> Tensor:
         if self.inclusion is None:
             return super().kept(threshold)
-        return reference.expand_blocks(self.inclusion.chosen(threshold), *self.kappa.shape, self.block)
+        return self._expanded(self.inclusion.chosen(threshold))
+
+    def _expanded(self, grid: Tensor) -> Tensor:
+        """A number for every weight: that of its block."""
+        return reference.expand_blocks(grid, self.out_features, self.in_features, self.block)
 
     def mean_weight(self, mode: WeightMode = WeightMode.MEAN, threshold: float = 0.5) -> Tensor:
         """Posterior mean alpha * kappa, or with MEDIAN_MEAN kappa where alpha > threshold, else 0."""
@@ -108,7 +116,7 @@ class BayesianLinear(GaussianWeights):
             grid = self.inclusion.chosen(threshold).to(self.kappa.dtype)
         else:
             grid = self.inclusion.probabilities()
-        return reference.expand_blocks(grid, *self.kappa.shape, self.block) * self.kappa
+        return self._expanded(grid) * self.kappa
 
     def kl_sums(self) -> Tensor:
         """The five sums ``[5]`` of this layer, from its parameters alone; with random logits, of a draw."""
@@ -171,15 +179,22 @@ class BayesianLinear(GaussianWeights):
         called ``once`` in this pass, parameters are views, which no optimiser updates before the last of
         the calls has its gradient.
         """
-        inclusion = self._modules["inclusion"]
+        # Straight from the dictionaries: attribute access through nn.Module is slow enough to show in a
+        # training step. What torch.nn.utils or DataParallel replaced is not in there.
+        p = self._parameters
+        inclusion: Inclusion | None = self._modules["inclusion"]  # type: ignore[assignment]
         if inclusion is None:
             omega = None
         elif mode is WeightMode.MEDIAN:
             omega = self._median_logits(current)
         else:
-            # An indicator family that is parametrised or hooked is called like any module.
-            omega = inclusion.logits(seed)
-        layer = self._gaussian(omega)
+            omega = inclusion._parameters.get(inclusion.parameter)
+            if omega is None or inclusion._forward_pre_hooks:
+                omega = inclusion(seed)
+        try:
+            layer = LayerParameters(p["kappa"], p["rho"], omega, p["bias_kappa"], p["bias_rho"])  # type: ignore[arg-type]
+        except KeyError:
+            layer = self._gaussian(omega)
         if once:
             return layer
         kappa, rho, _, bias_kappa, bias_rho = (None if p is None else p.view_as(p) for p in layer)
@@ -203,10 +218,10 @@ class BayesianLinear(GaussianWeights):
         """Outputs of rows, [M, N] for one draw and else [samples, M, N], and the five sums."""
         samples = current.samples
         if samples is None or not self.random_logits or mode is WeightMode.MEDIAN:
-            seed = draw_seed(current.generator, x.device)
+            seed = current.draw_seed(x.device)
             return self._draw(x, mode, current, seed, samples or 1, single=samples is None)
         # A kernel's draws share their logits: here each has its own.
-        seeds = draw_seed(current.generator, x.device, (samples,))
+        seeds = current.draw_seed(x.device, (samples,))
         once = samples == 1
         draws = [
             self._draw(x if x.dim() == 2 else x[s], mode, current, seed, 1, single=True, once=once)
@@ -294,7 +309,7 @@ class LBBNNLinear(BayesianLinear):
             in_features, out_features, bias, block=block, estimator=estimator, prior=prior,
             temperature=temperature, device=device, dtype=dtype,
         )
-        super().reset_parameters()
+        self._reset_weights()
         grid = reference.grid_shape(out_features, in_features, self.block)
         self._blocks = math.prod(grid)
         self.inclusion = make_inclusion(
@@ -339,7 +354,7 @@ class LBBNNLinear(BayesianLinear):
         return self._mean_over_weights(self.inclusion.probabilities())
 
     def _mean_over_weights(self, grid: Tensor) -> float:
-        return reference.expand_blocks(grid, *self.kappa.shape, self.block).mean().item()
+        return self._expanded(grid).mean().item()
 
 
 @LAYERS.register("gaussian")
@@ -365,4 +380,4 @@ class GaussianLinear(BayesianLinear):
             in_features, out_features, bias, estimator=estimator, prior=prior, device=device,
             dtype=dtype,
         )
-        self.reset_parameters()
+        self._reset_weights()

@@ -29,7 +29,7 @@ class LinearLayer(BayesianLayer):
 
     def _rows(self, x: Tensor, current: Pass) -> Tensor:
         """``x``, checked, as [M, K], or [samples, M, K] where each sample has its own."""
-        kappa = self._parameters.get("kappa")
+        kappa: Any = self._parameters.get("kappa")
         if kappa is None:
             kappa = self.kappa
         shape, samples = x.shape, current.samples
@@ -76,6 +76,9 @@ class GaussianWeights(LinearLayer):
 
     def reset_parameters(self) -> None:
         """Means as in ``nn.Linear``, scales a tenth of their spread."""
+        self._reset_weights()
+
+    def _reset_weights(self) -> None:
         bound = 1.0 / math.sqrt(self.in_features)
         rho = math.log(math.expm1(0.1 * bound))
         with torch.no_grad():

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as _every_module
 
 from .._util.dtypes import autocast
-from ..ops.dispatch import call, draw_seed
+from ..ops.dispatch import call
 from ..ops.gated_mlp import GATED_MLP
-from .layer import BayesianLayer
 from .linear import BayesianLinear, LBBNNLinear
 from .modes import WeightMode
 from .passes import Pass, current_pass
@@ -42,7 +41,7 @@ class MLP(nn.Sequential):
     def __init__(
         self,
         *sizes: int,
-        layer: Callable[..., BayesianLayer] = LBBNNLinear,
+        layer: Callable[..., nn.Module] = LBBNNLinear,
         likelihood: str | Likelihood | None = None,
         **kwargs: Any,
     ) -> None:
@@ -53,9 +52,8 @@ class MLP(nn.Sequential):
             modules += [layer(inputs, outputs, **kwargs), nn.ReLU()]
         super().__init__(*modules[:-1])
         if likelihood is not None:
-            from ..inference.likelihoods import (
-                set_likelihood,  # the one thing from above that a network holds
-            )
+            # The one thing from above that a network holds.
+            from ..inference.likelihoods import set_likelihood
 
             set_likelihood(self, likelihood)
 
@@ -73,16 +71,25 @@ class MLP(nn.Sequential):
         if layers is None:
             return super().forward(x)
 
-        mode = layers[0]._pass_mode(current)
-        x = autocast(x)
-        rows = layers[0]._rows(x, current)
-        random_logits = mode is not WeightMode.MEDIAN and any([l.random_logits for l in layers])
+        mode = WeightMode.RELAXED if current.mode is None else current.mode  # None: all are in train()
+        if torch.is_autocast_enabled(x.device.type):
+            x = autocast(x)
+        first = layers[0]
+        kappa = first._parameters.get("kappa")
+        if (
+            current.samples is None and kappa is not None and x.dim() == 2 and x.dtype is kappa.dtype
+            and x.shape[1] == first.in_features and x.device == kappa.device
+        ):  # fmt: skip
+            rows = x  # what most calls are given, without a call
+        else:
+            rows = first._rows(x, current)
+        random_logits = mode is not WeightMode.MEDIAN and True in [l.random_logits for l in layers]
         if current.samples is None or not random_logits:
-            seeds = draw_seed(current.generator, x.device, (len(layers),))
+            seeds = current.draw_seed(x.device, (len(layers),))
             y, sums = _draw(layers, rows, mode, current, seeds, current.samples)
         else:
             # A kernel's draws share their logits: here each has its own. Seeds as in a Sequential.
-            seeds = draw_seed(current.generator, x.device, (len(layers), current.samples))
+            seeds = current.draw_seed(x.device, (len(layers), current.samples))
             once, shared = current.samples == 1, rows.dim() == 2
             draws = [
                 _draw(layers, rows if shared else rows[s], mode, current, of_sample, None, once)
@@ -107,13 +114,17 @@ class MLP(nn.Sequential):
         if current.kl == "sampled" or (mode is not None and not mode.random) or _global_hooks():
             return None
         layers: list[BayesianLinear] = []
-        for i, module in enumerate(self):
+        linear = False
+        for name, module in self._modules.items():
+            if name == "likelihood":
+                continue
+            linear = not linear
             if (
-                module._forward_hooks or module._forward_pre_hooks
+                module is None or module._forward_hooks or module._forward_pre_hooks
                 or module._backward_hooks or module._backward_pre_hooks
             ):  # fmt: skip
                 return None
-            if i % 2:
+            if not linear:
                 if type(module) is not nn.ReLU:
                     return None
             elif type(module).forward is not BayesianLinear.forward or "forward" in module.__dict__:
@@ -123,9 +134,9 @@ class MLP(nn.Sequential):
             ):
                 return None
             else:
-                layers.append(module)
-        if len(self) % 2 == 0:
-            return None
+                layers.append(module)  # type: ignore[arg-type]
+        if not linear:
+            return None  # ends with a ReLU
         if current.samples is not None and 0 < sum([l.random_logits for l in layers]) < len(layers):
             return None  # some layers draw all samples at once, others one by one
         return layers
@@ -147,7 +158,7 @@ def _draw(
 
     ``samples`` None: one draw, without a sample axis.
     """
-    if mode is not WeightMode.MEDIAN and any([layer.random_logits for layer in layers]):
+    if mode is not WeightMode.MEDIAN and True in [layer.random_logits for layer in layers]:
         parameters = [l._drawn_from(mode, current, seed, once) for l, seed in zip(layers, seeds.unbind())]
     else:
         parameters = [layer._drawn_from(mode, current) for layer in layers]

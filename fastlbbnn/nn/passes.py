@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._util.checks import check_samples
 from .._util.local import Entry, Local
+from ..ops import update
+from ..ops.dispatch import draw_seed
 from .modes import WeightMode
 from .priors import total_kl
 
@@ -26,15 +29,67 @@ class Pass(NamedTuple):
     generator: torch.Generator | None = None  # None: torch's default
     threshold: float = 0.5  # of the median model
     kl: Literal["closed", "sampled"] = "closed"  # which five sums a sampling layer leaves
-    structures: dict[Any, Tensor] | None = None  # layer -> its median model; None: found in every pass
+    structures: dict[Any, Tensor | None] | None = None  # layer -> its median model; None: found in every pass
     recorded: Recorded | None = None  # where layers leave their KLs; None: nobody asks
+    region: Any = None  # of torch.utils.checkpoint that it was entered in
+
+    def draw_seed(self, device: torch.device, shape: tuple[int, ...] = ()) -> Tensor:
+        """Seeds of the draws of one layer, or of several."""
+        if (
+            (self.mode is not None or self.generator is not None or self.kl == "sampled")
+            and torch.is_grad_enabled() and _checkpointed_region() not in (None, self.region)
+        ):  # fmt: skip
+            raise RuntimeError(_FORGOTTEN)
+        return draw_seed(self.generator, device, shape)
 
 
-_passes: Local[Pass] = Local(Pass())
+_FORGOTTEN = (
+    "a layer is called within torch.utils.checkpoint, in a pass with a mode, samples, a generator or a KL "
+    "that was set outside: the recomputation in the backward pass would not know of them and draw other "
+    "weights. Write `with fastlbbnn.weights(...)` inside the checkpointed function, and seed with "
+    "torch.manual_seed in place of a generator"
+)
+
+
+def _checkpointed_region() -> Any:
+    """The region of torch.utils.checkpoint(use_reentrant=False) that this is in, by its hook; or None."""
+    if torch.compiler.is_compiling():
+        return None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks[0] if hooks and hooks[0].__module__ == "torch.utils.checkpoint" else None
+
+
+_NO_PASS = Pass()
+_passes: Local[Pass] = Local(_NO_PASS)
 
 
 def current_pass() -> Pass:
-    return _passes.default if _passes.top is None else _passes.current()
+    entries = _passes.entries
+    if not entries:
+        return _NO_PASS
+    return _passes.current() if _passes.suspendable else entries[-1].value
+
+
+class HasKL(nn.Module):
+    """A module with a KL of its own, which its passes leave or the objective asks for: a Bayesian layer."""
+
+    def kl(self) -> Tensor:
+        """KL divergence from the prior, a sum in nats; where it needs a draw, one fresh draw's."""
+        raise NotImplementedError
+
+
+def bayesian_layers(model: nn.Module) -> list[BayesianLayer]:
+    """The Bayesian layers of a model, each once, in order of definition."""
+    # As module.modules(), several times faster: every training step asks.
+    found: dict[Any, None] = {}
+    waiting: list[nn.Module | None] = [model]
+    while waiting:
+        module = waiting.pop()
+        if isinstance(module, HasKL):
+            found[module] = None
+        elif module is not None and module._modules:
+            waiting.extend(reversed(module._modules.values()))
+    return list(found)
 
 
 class weights:
@@ -78,17 +133,17 @@ class weights:
             raise ValueError(f"threshold={threshold}; expected a probability in [0, 1)")
         if kl is not None and kl != "closed" and kl != "sampled":
             raise ValueError(f"kl={kl!r}; expected 'closed' or 'sampled'")
-        structures: dict[Any, Tensor] | None = {} if keep_structure else None
+        structures: dict[Any, Tensor | None] | None = {} if keep_structure else None
         self._changes = (mode, samples, generator, threshold, kl, structures)
-        self._entries: list[Entry[Pass]] = []
+        self._entries: list[Entry] = []
 
     def __enter__(self) -> Any:
-        self._enter(None)
+        self._entries.append(_passes.enter(self._inside(None)))
 
-    def _enter(self, recorded: Recorded | None) -> None:
-        outer = _passes.default if _passes.top is None else _passes.current()
+    def _inside(self, recorded: Recorded | None) -> Pass:
+        outer = current_pass()
         mode, samples, generator, threshold, kl, structures = self._changes
-        inner = Pass(
+        return Pass(
             outer.mode if mode is None else mode,
             outer.samples if samples is None else samples,
             outer.generator if generator is None else generator,
@@ -96,11 +151,15 @@ class weights:
             outer.kl if kl is None else kl,
             outer.structures if structures is None else structures,
             outer.recorded if recorded is None else recorded,
+            outer.region if mode is None and generator is None and kl != "sampled" else _checkpointed_region(),
         )
-        self._entries.append(_passes.enter(inner, 3))
 
     def __exit__(self, *_: object) -> None:
-        _passes.leave(self._entries.pop())
+        entry = self._entries.pop()
+        if not entry.suspendable and _passes.entries and _passes.entries[-1] is entry:
+            _passes.entries.pop()
+        else:
+            _passes.leave(entry)
 
 
 class recorded_pass(weights):
@@ -113,7 +172,11 @@ class recorded_pass(weights):
 
     def __enter__(self) -> Recorded:
         recorded = Recorded()
-        self._enter(recorded)
+        # For the body of a plain function, which nobody suspends.
+        owner = None if torch.compiler.is_compiling() else sys._getframe(1)
+        entry = Entry(self._inside(recorded), owner, False)
+        self._entries.append(entry)
+        _passes.entries.append(entry)
         return recorded
 
 
@@ -127,20 +190,41 @@ class Recorded:
         self.layers: set[BayesianLayer] = set()
         #: Layers and their KLs in nats. One that left sums may leave the KL of something else here.
         self.kls: dict[BayesianLayer, Tensor] = {}
+        #: Whether what layers leave should carry gradients.
+        self.differentiable = torch.is_grad_enabled()
 
     def leave_sums(self, layers: Sequence[BayesianLinear], sums: Tensor) -> None:
         """``sums``: [5] of one layer or [layers, 5]."""
+        if self.differentiable and not torch.is_grad_enabled() and self._is_recomputed(layers):
+            return
         if self.layers.isdisjoint(layers):
             self.entries.append((layers, sums))
         else:
             # A layer that is used twice in one pass has one KL.
             fresh = [i for i, layer in enumerate(layers) if layer not in self.layers]
             self.entries += [((layers[i],), sums.view(-1, 5)[i]) for i in fresh]
+            _take_gradients(layers)
         self.layers.update(layers)
 
     def leave_kl(self, layer: BayesianLayer, kl: Tensor) -> None:
         """``kl``: a scalar, in nats. Only a layer's first in a pass counts."""
+        if self.differentiable and not torch.is_grad_enabled() and self._is_recomputed((layer,)):
+            return
         self.kls.setdefault(layer, kl)
+
+    def _is_recomputed(self, layers: Sequence[BayesianLayer]) -> bool:
+        """Whether these are to be trained although no gradients are kept: a reentrant checkpoint.
+
+        What they leave then carries no gradient, so the objective asks them for their KLs itself.
+        """
+        if not any(p.requires_grad for layer in layers for p in layer.parameters()):
+            return False
+        current = current_pass()
+        given = (current.mode, current.generator, current.samples)
+        if given != (None, None, None) or current.kl == "sampled":
+            raise RuntimeError(_FORGOTTEN)
+        _take_gradients(layers)
+        return True
 
     def total_kl(self, layers: Sequence[BayesianLayer]) -> Tensor:
         """The sum over ``layers`` in nats: what they left, and what the others compute now."""
@@ -149,8 +233,10 @@ class Recorded:
             if layer not in self.layers and layer not in self.kls:
                 terms.append(layer.kl())
         if self.entries:
+            # From the dictionaries, since every training step asks.
             terms.append(total_kl([
-                ([(layer.prior, layer.blocks()) for layer in some], sums) for some, sums in self.entries
+                ([(layer._modules["prior"], layer._blocks) for layer in some], sums)
+                for some, sums in self.entries
             ]))  # fmt: skip
         if not terms:
             raise ValueError("no Bayesian layers, so no KL")
@@ -158,6 +244,12 @@ class Recorded:
         for term in terms[1:]:
             total = total + term
         return total
+
+
+def _take_gradients(layers: Sequence[BayesianLayer]) -> None:
+    """Layers that a graph uses more than once are not updated inside its backward pass."""
+    for layer in layers:
+        update.used_more_than_once[layer.kappa] = True
 
 
 def expand_samples(x: Tensor, samples: int) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -64,10 +64,6 @@ class Prior(nn.Module):
 
     def reset_parameters(self) -> None:
         """Start anew; called by the layer's ``reset_parameters``."""
-
-    def has_settled(self, limit: float) -> bool | None:
-        """Whether learning has brought E[psi] below ``limit``; None where psi is not learned."""
-        return None
 
     def numbers(self) -> dict[str, float]:
         """What it is but for its parameters and buffers: attributes, by name, that a state restores."""
@@ -154,7 +150,7 @@ class FixedPrior(Prior):
         return f"psi={self.psi:.4g}, sigma2={self.sigma2:.4g}"
 
 
-def total_kl(entries: list[tuple[Sequence[tuple[Prior, int]], Tensor]]) -> Tensor:
+def total_kl(entries: Sequence[tuple[Sequence[tuple[Any, int]], Tensor]]) -> Tensor:
     """Sum of KLs: each entry has the (prior, blocks) of some layers and their sums, ``[layers, 5]``.
 
     Layers with fixed priors, the common case, take one dot product together.
@@ -164,7 +160,7 @@ def total_kl(entries: list[tuple[Sequence[tuple[Prior, int]], Tensor]]) -> Tenso
     constant = 0.0
     total: Tensor | None = None
     for layers, stacked in entries:
-        if all(isinstance(prior, FixedPrior) for prior, _ in layers):
+        if {type(prior) for prior, _ in layers} == _FIXED:
             sums.append(stacked.view(-1))
             for prior, blocks in layers:
                 c, offset = prior.linear_form(stacked, blocks)
@@ -181,6 +177,9 @@ def total_kl(entries: list[tuple[Sequence[tuple[Prior, int]], Tensor]]) -> Tenso
     if total is None:
         raise ValueError("no Bayesian layers, so no KL")
     return total
+
+
+_FIXED = {FixedPrior}
 
 
 def _inverse_softplus(value: float) -> float:
@@ -220,10 +219,6 @@ class EmpiricalBayesPrior(_HyperPrior):
         with torch.no_grad():
             for raw, values in zip((self.raw_psi, self.raw_beta), self._start):
                 raw.copy_(torch.tensor([_inverse_softplus(v) for v in values], device="cpu"))
-
-    def has_settled(self, limit: float) -> bool:
-        a, b = softplus(self.raw_psi.detach()).tolist()
-        return a / (a + b) < limit
 
     def psi_parameters(self) -> Iterator[nn.Parameter]:
         yield self.raw_psi
@@ -300,7 +295,7 @@ class ConjugatePrior(_HyperPrior):
         own = kl_divergence(precision, Gamma(*self._pair(sums, self.a_beta, self.b_beta)))
         if blocks:
             own = own + kl_divergence(psi, Beta(*self._pair(sums, self.a_psi, self.b_psi)))
-        expectations = Expectations(*(v.to(sums.dtype) for v in e))
+        expectations = Expectations(*(torch.as_tensor(v).to(sums.dtype) for v in e))
         return kl_from_sums(sums, blocks, expectations) + own.to(sums.dtype)
 
     @staticmethod

@@ -25,14 +25,14 @@ def check_parameters(layer: LayerParameters, block: tuple[int, int]) -> None:
         raise ValueError("bias_kappa and bias_rho go together; one of them is None")
     if not kappa.dtype.is_floating_point:
         raise TypeError(f"kappa is {kappa.dtype}; expected a floating dtype")
-    grid = grid_shape(rows, cols, tuple(block))
-    shapes = LayerParameters(kappa.shape, (rows, cols), grid, (rows,), (rows,))  # type: ignore[arg-type]
+    grid = grid_shape(rows, cols, (block[0], block[1]))
+    shapes: tuple[tuple[int, ...], ...] = ((rows, cols), (rows, cols), grid, (rows,), (rows,))
     for name, t, shape in zip(LayerParameters._fields, layer, shapes):
         if t is None or name == "kappa":
             continue
         if not isinstance(t, Tensor):
             raise TypeError(f"{name} is {_describe(t)}; expected a tensor {list(shape)}")
-        if tuple(t.shape) != tuple(shape):
+        if tuple(t.shape) != shape:
             blocks = f" for blocks of {tuple(block)}" if name == "omega" else ""
             raise ValueError(
                 f"{name} is {shape_of(t)}; expected {list(shape)}{blocks} with kappa {shape_of(kappa)}"

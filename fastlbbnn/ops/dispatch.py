@@ -31,7 +31,7 @@ class use_backend:
 
     def __init__(self, name: str) -> None:
         self._name = _known(name)
-        self._entries: list[Entry[str]] = []
+        self._entries: list[Entry] = []
 
     def __enter__(self) -> None:
         self._entries.append(_default.enter(self._name))
@@ -52,7 +52,7 @@ def choose(tensor: Tensor, backend: str | None = None) -> Backend:
     """The backend that is to compute on ``tensor``."""
     name = backend
     if name is None:
-        name = _default.default if _default.top is None else _default.current()
+        name = _default.current() if _default.entries else _default.default
     if torch.compiler.is_compiling():
         return BACKENDS[_constant(name, tensor.device.type, tensor.dtype)]
     key = (name, tensor.device.type, tensor.dtype, BACKENDS.version)
@@ -78,7 +78,7 @@ def _decide(name: str, device: str, dtype: torch.dtype) -> Backend:
         if reason is not None:
             raise RuntimeError(f"backend={name!r} cannot run: {reason}")
         return chosen
-    passed_over = []
+    passed_over: list[str] = []
     for known, candidate in BACKENDS.items():
         # Tensors first: a backend for other devices is not even asked whether it could run.
         reason = candidate.refuses(device, dtype) or candidate.unavailable()

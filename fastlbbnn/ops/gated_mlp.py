@@ -45,7 +45,8 @@ def _(x, parameters, seeds, samples, blocks, temperatures, hard, save):
     draws, outputs = [], []
     for layer, block in zip(layers, zip(blocks[::2], blocks[1::2])):
         if keeps_draws(x.device):
-            size = draw_size(layer.kappa, layer.omega.numel() > 0, block)
+            gated = layer.omega is not None and layer.omega.numel() > 0
+            size = draw_size(layer.kappa, gated, block)
             draws.append(x.new_empty(samples, size))
         outputs.append(x.new_empty(samples, x.shape[-2], layer.kappa.shape[0]))
     saved = [*draws, *outputs[:-1]] if save else []
@@ -65,6 +66,9 @@ def _(
     return gradient_of(x if need_dx else None, x)
 
 
+_ABSENT = type(None)
+
+
 class GatedMLPFunction(torch.autograd.Function):
     """Autograd around the fused passes. Arguments are checked already.
 
@@ -76,7 +80,8 @@ class GatedMLPFunction(torch.autograd.Function):
         ctx: Any, x: Tensor, seeds: Tensor, draw: tuple[Any, ...], single: bool, *parameters: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         save = any(ctx.needs_input_grad)
-        y, sums, saved = _fwd(x, absent_as_empty(parameters, x), seeds, *draw, save)
+        given = absent_as_empty(parameters, x) if _ABSENT in map(type, parameters) else parameters
+        y, sums, saved = _fwd(x, given, seeds, *draw, save)
         if save:
             ctx.save_for_backward(x, seeds, *parameters, *saved)
             ctx.draw = draw
@@ -88,9 +93,14 @@ class GatedMLPFunction(torch.autograd.Function):
         count = COUNT * len(ctx.draw[2])
         parameters, saved = rest[:count], rest[count:]
         need_dx, trained = ctx.needs_input_grad[0], ctx.needs_input_grad[4:]
-        given = absent_as_empty(parameters, x)
+        given = absent_as_empty(parameters, x) if _ABSENT in map(type, parameters) else parameters
         arguments = (dy, dsums, x, given, saved, seeds, *ctx.draw, need_dx)
-        claimed = update.claim(parameters, trained)
+        # As update.claim, without a call where every training step comes along.
+        optimizer = update.in_thread.optimizer
+        if optimizer is None:
+            claimed = update.claim(parameters, trained) if update.in_graph else None
+        else:
+            claimed = optimizer.claim(parameters, trained)
         if claimed is not None:
             adam, passed_on = claimed
             dx = _bwd_adam(*arguments, *adam)

@@ -44,7 +44,9 @@ def _on_its_device(function):
     return call
 
 
-def _gated_layer(parameters, seed, samples, block_rows, block_cols, temperature, hard) -> Layer:
+def _gated_layer(
+    parameters, seed, samples: int, block_rows: int, block_cols: int, temperature: float, hard: bool
+) -> Layer:
     return Layer(
         *parameters,
         seed.to(parameters[0].device),
@@ -88,7 +90,7 @@ def gated_linear_bwd_adam(
 
 def _stack(parameters, seeds, samples, blocks, temperatures, hard) -> list[Layer]:
     return [
-        _gated_layer(layer, seeds[l], samples, *blocks[2 * l : 2 * l + 2], temperatures[l], hard)
+        _gated_layer(layer, seeds[l], samples, blocks[2 * l], blocks[2 * l + 1], temperatures[l], hard)
         for l, layer in enumerate(unflat(empty_as_absent(parameters)))
     ]
 
@@ -97,7 +99,8 @@ def gated_mlp_fwd(x, parameters, *rest):
     """Layer by layer, the ReLU between them in the kernels; saves the hidden activations."""
     *draw, save = rest
     layers = _stack(parameters, *draw)
-    outputs, sums = [], []
+    outputs: list[Tensor] = []
+    sums: list[Tensor] = []
     for l, layer in enumerate(layers):
         y, layer_sums = launch.gated_linear_fwd(
             x if l == 0 else outputs[-1], layer, relu=l + 1 < len(layers)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 from torch import Tensor
 
@@ -21,9 +22,8 @@ MUTABLE_SCHEMA = (
 )
 
 
-def flat(layers: Iterable[Sequence[Tensor | None]]) -> list[Tensor | None]:
-    """All tensors of a stack of layers in one list, ``COUNT`` per layer."""
-    return [tensor for layer in layers for tensor in layer]
+#: All tensors of a stack of layers in a row, ``COUNT`` per layer.
+flat = chain.from_iterable
 
 
 def unflat(tensors: Sequence[Tensor | None]) -> list[LayerParameters]:

@@ -12,11 +12,12 @@ a step size of 0 leaves the operand alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import MutableMapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 Parameters = Sequence[Tensor | None]
 AdamArguments = tuple[list[Tensor], list[Tensor], list[float]]
@@ -37,38 +38,17 @@ class _InThread(threading.local):
         self.optimizer: InPassOptimizer | None = None
 
 
-_in_thread = _InThread()
+in_thread = _InThread()
 #: By autograd's number of the pass: on a GPU, it runs on threads of its own.
-_in_graph: dict[int, InPassOptimizer] = {}
-
-
-class active:
-    """Within, the backward pass from ``loss`` may ask ``optimizer``; passes of other threads may not."""
-
-    def __init__(self, optimizer: InPassOptimizer, loss: Tensor) -> None:
-        if _in_thread.optimizer is not None:
-            raise RuntimeError("fastlbbnn: another optimiser is already updating inside a backward pass")
-        self._optimizer = optimizer
-        self._graph = -1
-        self._hook: Any = loss.register_hook(self._begin) if loss.device.type != "cpu" else None
-
-    def _begin(self, gradient: Tensor) -> None:
-        self._graph = torch._C._current_graph_task_id()
-        _in_graph[self._graph] = self._optimizer
-
-    def __enter__(self) -> None:
-        _in_thread.optimizer = self._optimizer
-
-    def __exit__(self, *_: object) -> None:
-        _in_thread.optimizer = None
-        _in_graph.pop(self._graph, None)
-        if self._hook is not None:
-            self._hook.remove()
+in_graph: dict[int, InPassOptimizer] = {}
+#: Means of layers that a graph has used more than once (weight sharing; a reentrant checkpoint beside the
+#: KL): no optimiser updates them before the last use has its gradient.
+used_more_than_once: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
 
 
 def claim(parameters: Parameters, trained: Sequence[bool]) -> tuple[AdamArguments, PassedOn] | None:
     """What the active optimiser wants done with parameters, of which ``trained`` need gradients."""
-    optimizer = _in_thread.optimizer
-    if optimizer is None and _in_graph:
-        optimizer = _in_graph.get(torch._C._current_graph_task_id())
+    optimizer = in_thread.optimizer
+    if optimizer is None and in_graph:
+        optimizer = in_graph.get(torch._C._current_graph_task_id())
     return None if optimizer is None else optimizer.claim(parameters, trained)

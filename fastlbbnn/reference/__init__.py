@@ -15,10 +15,12 @@ from .gated_linear import (
 from .local_linear import local_linear
 from .mixture_linear import ScaleMixture, mixture_linear
 from .noise import LOGIT_KEY, Stream, gate_logistics, gate_uniforms, normals
+from .parameters import LayerParameters
 from .sums import expand_blocks, grid_shape, kl_sums, log_softplus, softplus
 
 __all__ = [
     "LOGIT_KEY",
+    "LayerParameters",
     "ScaleMixture",
     "Stream",
     "expand_blocks",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .noise import Stream, gate_logistics, normals
+from .parameters import LayerParameters
 from .sums import expand_blocks, kl_sums, log_softplus, softplus
 
 
@@ -78,7 +79,7 @@ def gated_linear(
             kappa, rho, omega, seed=seed, sample=s, block=block, temperature=temperature, hard=hard
         )
         y = (x if x.dim() == 2 else x[s]) @ w.T
-        if bias_kappa is not None:
+        if bias_kappa is not None and bias_rho is not None:
             y = y + sample_bias(bias_kappa, bias_rho, seed=seed, sample=s)
         outputs.append(y)
     return torch.stack(outputs).to(given), kl_sums(kappa, rho, omega, bias_kappa, bias_rho, block=block)
@@ -86,7 +87,7 @@ def gated_linear(
 
 def gated_mlp(
     x: Tensor,
-    parameters: Sequence[Sequence[Tensor | None]],
+    parameters: Sequence[LayerParameters],
     *,
     seeds: Tensor,
     samples: int = 1,
@@ -148,7 +149,7 @@ def sampled_kl_sums(
         g_w = expand_blocks(g, rows, cols, block)
         A_w = g_w.sum()
         T, S = weight_sums(kappa, rho, eps, g_w)
-    if bias_kappa is not None:
+    if bias_kappa is not None and bias_rho is not None:
         eps = normals(seed, Stream.BIAS, sample, 1, rows)[0].to(kappa.dtype)
         bias_T, bias_S = weight_sums(bias_kappa, bias_rho, eps, 1.0)
         A_w, T, S = A_w + float(rows), T + bias_T, S + bias_S

@@ -41,7 +41,7 @@ def local_linear(
         alpha = torch.sigmoid(omega)
         mean_w, var_w = alpha * kappa, alpha * (tau2 + (1.0 - alpha) * kappa.square())
     mean, var = x @ mean_w.T, x.square() @ var_w.T
-    if bias_kappa is not None:
+    if bias_kappa is not None and bias_rho is not None:
         mean, var = mean + bias_kappa, var + softplus(bias_rho).square()
     std = var.clamp_min(MIN_VARIANCE).sqrt()
     eps = torch.stack(

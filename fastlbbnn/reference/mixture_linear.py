@@ -78,7 +78,7 @@ def mixture_linear(
         w = sample_weights(kappa, rho, None, seed=seed, sample=s)
         y = (x if x.dim() == 2 else x[s]) @ w.T
         log_p = log_p + prior.log_density(w).sum()
-        if bias_kappa is not None:
+        if bias_kappa is not None and bias_rho is not None:
             b = sample_bias(bias_kappa, bias_rho, seed=seed, sample=s)
             y = y + b
             log_p = log_p + prior.log_density(b).sum()

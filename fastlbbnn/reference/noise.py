@@ -142,7 +142,7 @@ def _box_muller(radius_word: Tensor, angle_word: Tensor) -> tuple[Tensor, Tensor
 
 
 @opaque("reference_normals")
-def normals(seed: Tensor, stream: int, sample: int, rows: int, cols: int) -> Tensor:
+def normals(seed: Tensor, stream: Stream, sample: int, rows: int, cols: int) -> Tensor:
     """Standard normals [rows, cols], float32."""
     even = cols + cols % 2
     w = words(seed, stream, sample, rows, even)

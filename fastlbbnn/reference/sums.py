@@ -73,7 +73,7 @@ def kl_sums(
         A = torch.sigmoid(omega).sum()
         alpha = expand_blocks(torch.sigmoid(omega), rows, cols, block)
         A_w, T, S = alpha.sum(), (alpha * log_variance).sum(), (alpha * square).sum()
-    if bias_kappa is not None:
+    if bias_kappa is not None and bias_rho is not None:
         A_w = A_w + float(rows)
         T = T + 2.0 * log_softplus(bias_rho).sum()
         S = S + (bias_kappa.square() + softplus(bias_rho).square()).sum()

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..._util.checks import check_choice, check_temperature
 from ..._util.memory import staggered_empty
-from ...ops.dispatch import call, draw_seed
+from ...ops.dispatch import call
 from ...ops.gated_linear import GATED_LINEAR
 from ...ops.noise import logistics, normals
 from ...reference import Stream
@@ -134,8 +134,8 @@ class ConcreteDropoutLinear(LinearLayer):
         return {"drops": self.drops, "temperature": self.temperature, "sigma2": self.sigma2}
 
     def step_groups(self) -> dict[str, list[nn.Parameter]]:
-        weights = [p for p in (self.kappa, self.bias_kappa) if p is not None]
-        return {"weights": weights, "inclusion": [self.omega]}
+        own = [p for p in self._parameters.values() if p is not None]
+        return {"weights": [p for p in own if p is not self.omega], "inclusion": [self.omega]}
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features] -> [..., out_features]``."""
@@ -147,7 +147,7 @@ class ConcreteDropoutLinear(LinearLayer):
             return F.linear(x, self.kappa, self.bias_kappa)
         if current.recorded is not None:
             current.recorded.leave_kl(self, self.kl())
-        seed = draw_seed(current.generator, x.device)
+        seed = current.draw_seed(x.device)
         relaxed = mode is WeightMode.RELAXED
         if self.drops != "weights":
             y = self._with_masked_units(rows, seed, samples, relaxed, single)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ... import ops
-from ...ops.dispatch import call, draw_seed
+from ...ops.dispatch import call
 from ...ops.gated_linear import GATED_LINEAR
 from ...ops.local_linear import LOCAL_LINEAR
 from ..linear_layer import GaussianWeights
@@ -129,7 +129,7 @@ class InputScaleLinear(GaussianWeights):
         if not mode.random:
             return F.linear(x, self.mean_weight(mode), self.bias_kappa)
         relaxed = mode is WeightMode.RELAXED
-        seeds = draw_seed(current.generator, x.device, (2,))
+        seeds = current.draw_seed(x.device, (2,))
         scales = self.sample_scales(seeds[0], samples, rows.shape[-2] if relaxed else 1)
         if mode is WeightMode.MEDIAN:
             scales = scales * self.kept_inputs()

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...ops.dispatch import call, draw_seed
+from ...ops.dispatch import call
 from ...ops.gated_linear import GATED_LINEAR
 from ...ops.mixture_linear import MIXTURE_LINEAR
 from ...reference import ScaleMixture
@@ -66,7 +66,7 @@ class MixtureLinear(GaussianWeights):
     def kl(self) -> Tensor:
         """The KL's estimate at one fresh draw, in nats."""
         nothing = self.kappa.new_empty(0, self.in_features)
-        seed = draw_seed(current_pass().generator, nothing.device)
+        seed = current_pass().draw_seed(nothing.device)
         return call(MIXTURE_LINEAR, nothing, (self._gaussian(),), seed, 1, self.prior)[1]
 
     def settings(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class MixtureLinear(GaussianWeights):
         self._refuse_sampled_kl(current)
         if not self._pass_mode(current).random:
             return F.linear(x, self.kappa, self.bias_kappa)
-        seed = draw_seed(current.generator, x.device)
+        seed = current.draw_seed(x.device)
         single, samples = current.samples is None, current.samples or 1
         layer = self._gaussian()
         if current.recorded is not None:

@@ -15,6 +15,8 @@ class Inclusion(nn.Module):
 
     #: Whether two forward passes see different logits.
     random: bool = False
+    #: The name of the parameter that ``forward`` returns as it is; empty where logits are computed.
+    parameter: str = ""
 
     def __init__(self, rows: int, cols: int) -> None:
         super().__init__()
@@ -33,9 +35,6 @@ class Inclusion(nn.Module):
         """
         raise NotImplementedError
 
-    def logits(self, seed: Tensor | None = None) -> Tensor:
-        """``forward``, with the hooks of the module, where there are any."""
-        return self(seed)
 
     def location(self) -> Tensor:
         """The mean logits ``[rows, cols]``: no draw."""
@@ -64,9 +63,11 @@ class Inclusion(nn.Module):
 class MeanField(Inclusion):
     """Independent indicators: the logits ``omega`` are parameters (LBBNN-GP-MF in the paper)."""
 
+    parameter = "omega"
+
     def __init__(self, rows: int, cols: int, *, device: Any = None, dtype: Any = None) -> None:
         super().__init__(rows, cols)
-        self.omega = nn.Parameter(staggered_empty((rows, cols), 2, device=device, dtype=dtype))
+        self.omega: Tensor = nn.Parameter(staggered_empty((rows, cols), 2, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -76,12 +77,6 @@ class MeanField(Inclusion):
 
     def forward(self, seed: Tensor | None = None) -> Tensor:
         return self.omega
-
-    def logits(self, seed: Tensor | None = None) -> Tensor:
-        # Straight from the dictionary, which shows in a training step; not where torch.nn.utils put
-        # something else in the place of the parameter, or a hook watches.
-        omega = self._parameters.get("omega")
-        return omega if omega is not None and not self._forward_pre_hooks else self(seed)
 
     def location(self) -> Tensor:
         return self.omega

@@ -147,7 +147,7 @@ class LowRankMVN(RandomLogits):
 
     def _trace_and_log_det(self) -> tuple[Tensor, Tensor]:
         copies = self.rows if self.over == "inputs" else 1
-        if self.rank == 1:
+        if self.rank == 1 and self.factor is not None:
             log_scale = self.log_scale if copies == 1 else self.log_scale.unsqueeze(0)
             trace, log_det = RankOneTraceAndLogDet.apply(log_scale, self.factor.view_as(log_scale))
             return copies * trace, copies * log_det

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from ..._util.memory import staggered_empty
-from ...ops.dispatch import draw_seed
 from ...ops.noise import logit_noise
 from ..passes import current_pass
 from .base import Inclusion
@@ -104,7 +103,7 @@ class RandomLogits(Inclusion):
 
     def forward(self, seed: Tensor | None = None) -> Tensor:
         if seed is None:
-            seed = draw_seed(current_pass().generator, self.xi.device)
+            seed = current_pass().draw_seed(self.xi.device)
         return self._draw(seed)
 
     def _draw(self, seed: Tensor) -> Tensor:
