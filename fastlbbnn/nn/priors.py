@@ -65,6 +65,10 @@ class Prior(nn.Module):
     def reset_parameters(self) -> None:
         """Start anew; called by the layer's ``reset_parameters``."""
 
+    def has_settled(self, limit: float) -> bool:
+        """Whether learning has brought E[psi] below ``limit``; no where psi is not learned."""
+        return False
+
     def numbers(self) -> dict[str, float]:
         """What it is but for its parameters and buffers: attributes, by name, that a state restores."""
         return {}
@@ -229,6 +233,10 @@ class EmpiricalBayesPrior(_HyperPrior):
     def freeze(self) -> None:
         """Stop learning the hyperparameters: the end of the paper's pre-training."""
         self.requires_grad_(False)
+
+    def has_settled(self, limit: float) -> bool:
+        a, b = softplus(self.raw_psi.detach()).tolist()
+        return a / (a + b) < limit
 
     def hyperparameters(self) -> dict[str, float]:
         """a_psi, b_psi, a_beta, b_beta as numbers."""
