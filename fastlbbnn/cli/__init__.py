@@ -14,7 +14,7 @@ from .app import app, main
 
 #: Each registers itself; --help shows them in this order.
 COMMANDS = (
-    "train", "evaluate", "report", "predict", "select", "export", "reproduce", "bench", "info", "selfcheck",
+    "train", "frontier", "evaluate", "report", "predict", "select", "export", "reproduce", "bench", "info", "selfcheck",
 )
 
 for _command in COMMANDS:

@@ -32,6 +32,19 @@ def train(
             help="How to train; `--recipe list` says what each of the method's recipes does.",
         ),
     ] = None,
+    density: Annotated[
+        float | None,
+        optional(metavar="SHARE", help="Share of the weights to keep, e.g. 0.01; by default 0.02."),
+    ] = None,
+    weights: Annotated[int | None, optional(metavar="N", min=1, help="Number of weights to keep.")] = None,
+    max_loss: Annotated[
+        float | None,
+        optional(
+            metavar="LOSS",
+            help="Keep as few weights as cost at most this much accuracy, found on a part of the training "
+            "rows, e.g. 0.002 (numbers: growth of the RMSE).",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         optional("--out", "-o", metavar="RUN", help="Run folder; by default runs/DATA-METHOD-RECIPE-SEED."),
@@ -99,7 +112,8 @@ def train(
     """Train a network by a recipe, into a run folder.
 
     \b
-        fastlbbnn train digits
+        fastlbbnn train digits --density 0.02
+        fastlbbnn train wine.csv --target y --weights 200
         fastlbbnn train phoneme --method LBBNN-GP-MVN --out runs/mvn --seed 3
         fastlbbnn train patients.csv --target outcome --standardise --hidden 50-50
 
@@ -134,8 +148,15 @@ def train(
     chosen_name = chosen.name
     if epochs is not None:
         chosen = chosen.scaled(epochs)
+    if max_loss is not None and (density is not None or weights is not None):
+        raise typer.BadParameter(
+            f"{max_loss} beside --density or --weights; expected one of the three", param_hint="--max-loss"
+        )
+    if density is not None or weights is not None:
+        with wrong_call("--density, --weights"):
+            chosen = chosen.asking(density=density, weights=weights)
     if hidden is not None:
-        chosen = replace(chosen, hidden=_hidden_sizes(hidden))
+        chosen = replace(chosen, hidden=hidden_sizes(hidden))
     for option, share in (("--validation", validation), ("--test-share", test_share)):
         if share is not None and not 0.0 < share < 1.0:
             raise typer.BadParameter(f"{share}: expected a share between 0 and 1", param_hint=option)
@@ -173,7 +194,7 @@ def train(
         typer.echo(f"note: {note}", err=True)
     with interruptible("the same command again continues from the last checkpoint"):
         run = train_run(
-            method, dataset, chosen, seed=seed, out=folder, resume=not restart,
+            method, dataset, chosen, seed=seed, out=folder, max_loss=max_loss, resume=not restart,
             evaluate=samples if evaluate_too else None, device=_device(device),
             progress=False if as_json else None,
         )  # fmt: skip
@@ -205,7 +226,7 @@ def _device(name: str) -> str:
     return name
 
 
-def _hidden_sizes(text: str) -> tuple[int, ...]:
+def hidden_sizes(text: str) -> tuple[int, ...]:
     """``"400-600"`` -> (400, 600)."""
     parts = text.split("-")
     if not all(part.isdecimal() and int(part) > 0 for part in parts):

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from .._util.checks import check_samples
 from ..nn.layer import BayesianLayer, bayesian_layers
+from ..nn.linear import BayesianLinear
 from ..nn.modes import WeightMode
-from ..nn.passes import Recorded, expand_samples, recorded_pass
+from ..nn.passes import Recorded, current_pass, expand_samples, recorded_pass
 from .draws import call, used_repeatedly, works_on_last_axis
 from .likelihoods import (
     Likelihood,
@@ -65,7 +66,13 @@ class ELBO:
     """One estimate of the bound and its parts, as tensors that carry gradients."""
 
     def __init__(
-        self, negative_log_likelihood: Tensor, kl: Tensor, batch: int, n_data: int, output: Tensor
+        self,
+        negative_log_likelihood: Tensor,
+        kl: Tensor,
+        batch: int,
+        n_data: int,
+        output: Tensor,
+        is_bound: bool = True,
     ) -> None:
         self._nll = negative_log_likelihood
         #: The whole KL, in nats.
@@ -74,6 +81,10 @@ class ELBO:
         self.n_data = n_data
         #: What the network gave, [M, ...] or [samples, M, ...].
         self.output = output
+        #: Whether the draws are of the posterior that the KL is of. Relaxed gates (``estimator="concrete"``
+        #: in train()) have other moments than indicators: with them ``value`` estimates a surrogate, which
+        #: can lie above the log evidence. So do draws of the median model.
+        self.is_bound = is_bound
 
     @property
     def log_likelihood(self) -> Tensor:
@@ -94,12 +105,16 @@ class ELBO:
 
     @property
     def value(self) -> Tensor:
-        """The bound on the log evidence of all ``n_data`` observations, in nats."""
+        """The bound on the log evidence of all ``n_data`` observations, in nats, where ``is_bound``.
+
+        Else what training climbs in its place: ``mode="sampled"`` gives the bound of any network.
+        """
         return -torch.add(self.kl, self._nll, alpha=self.n_data / self.batch)
 
     def __repr__(self) -> str:
         return (
-            f"ELBO(value={self.value.item():.2f}, log_likelihood={self.log_likelihood.item():.2f}, "
+            f"ELBO({'value' if self.is_bound else 'surrogate'}={self.value.item():.2f}, "
+            f"log_likelihood={self.log_likelihood.item():.2f}, "
             f"kl={self.kl.item():.2f}, batch={self.batch}, n_data={self.n_data})"
         )
 
@@ -183,7 +198,17 @@ def elbo(
         _explain(x, target)
     if isinstance(likelihood, nn.Module):
         watch(likelihood, layers)
-    return ELBO(nll, total, batch, n_data, output)
+    is_bound = all(_draws_posterior(layer, mode) for layer in layers)
+    return ELBO(nll, total, batch, n_data, output, is_bound)
+
+
+def _draws_posterior(layer: BayesianLayer, mode: WeightMode | str | None) -> bool:
+    """Whether a pass in this mode draws the layer's weights, or its outputs, from the posterior."""
+    if mode is None:
+        mode = current_pass().mode or (WeightMode.RELAXED if layer.training else WeightMode.MEAN)
+    if mode == WeightMode.RELAXED:
+        return not (isinstance(layer, BayesianLinear) and layer.inclusion and layer.estimator == "concrete")
+    return mode == WeightMode.SAMPLED
 
 
 def _draw_after_draw(

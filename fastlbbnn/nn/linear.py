@@ -236,7 +236,7 @@ class BayesianLinear(GaussianWeights):
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Draws that share their logits, by one call of the kernel."""
         layer = self._drawn_from(mode, current, seed, once)
-        if mode is WeightMode.RELAXED and self.estimator == "local":
+        if self._draws_activations(mode, current):
             if current.kl == "sampled":
                 raise ValueError(
                     "kl='sampled' needs a draw of the weights, and estimator='local' makes none; use "
@@ -250,6 +250,16 @@ class BayesianLinear(GaussianWeights):
         if current.kl == "sampled":
             sums = self._sampled_sums(layer, seed, samples, hard)
         return y, sums
+
+    def _draws_activations(self, mode: WeightMode, current: Pass) -> bool:
+        """Whether a pass is one of local reparametrisation.
+
+        The objective takes it for the median model, too: with indicators that are 0 or 1 its moments are
+        those of the weights that are kept. In a prediction a draw is one network for all rows.
+        """
+        if self.estimator != "local":
+            return False
+        return mode is WeightMode.RELAXED or (mode is WeightMode.MEDIAN and current.recorded is not None)
 
     def _sampled_sums(self, layer: LayerParameters, seed: Tensor, samples: int, hard: bool) -> Tensor:
         draws = [
@@ -278,8 +288,11 @@ class LBBNNLinear(BayesianLinear):
         in_features, out_features, bias: as in ``nn.Linear``.
         block: weights ``(rows, columns)`` that share one indicator. ``(1, 1)`` is the paper's model;
             larger blocks select block-sparse models.
-        estimator: "concrete" samples weights with relaxed gates (the paper's Algorithm 1); "local"
-            samples activations (lower variance, twice the matrix products, ``(1, 1)`` blocks only).
+        estimator: "local" samples activations, with the exact moments of indicators and weights (``(1, 1)``
+            blocks only); "concrete" samples weights with relaxed gates (the paper's Algorithm 1). None:
+            "local" where blocks are ``(1, 1)``. Relaxed gates are biased: at temperature 0.5 and an
+            inclusion probability of 0.1 their mean is 1.27 times the indicator's, and what training climbs
+            is not a bound on the evidence. "local" has gradients with two to four times less noise.
         prior: a ``fastlbbnn.nn.priors.Prior``, copied; None: ``FixedPrior(psi=0.1, sigma2=1)``.
         temperature: of the relaxed gates. Small values are closer to the binary model and have noisier
             gradients: the authors' scripts use 0.001, where hardly any draw has a gradient at all.
@@ -297,7 +310,7 @@ class LBBNNLinear(BayesianLinear):
         bias: bool = True,
         *,
         block: tuple[int, int] = (1, 1),
-        estimator: Estimator = "concrete",
+        estimator: Estimator | None = None,
         prior: Prior | None = None,
         temperature: float = 0.5,
         inclusion: str | Callable[..., Inclusion] = "mean-field",
@@ -305,6 +318,9 @@ class LBBNNLinear(BayesianLinear):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
+        check_block(block)
+        if estimator is None:
+            estimator = "local" if tuple(block) == (1, 1) else "concrete"
         super().__init__(
             in_features, out_features, bias, block=block, estimator=estimator, prior=prior,
             temperature=temperature, device=device, dtype=dtype,

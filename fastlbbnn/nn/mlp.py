@@ -129,8 +129,8 @@ class MLP(nn.Sequential):
                     return None
             elif type(module).forward is not BayesianLinear.forward or "forward" in module.__dict__:
                 return None
-            elif (mode is None and not module.training) or (
-                module.estimator != "concrete" and (mode is None or mode is WeightMode.RELAXED)
+            elif (mode is None and not module.training) or module._draws_activations(
+                WeightMode.RELAXED if mode is None else mode, current
             ):
                 return None
             else:

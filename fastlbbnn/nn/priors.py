@@ -50,6 +50,35 @@ class Prior(nn.Module):
     buffers, so that a ``state_dict`` holds it. ``PRIORS.register("name", YourPrior)`` gives it a name.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        #: Log-odds of inclusion in the place of the prior's own psi (``set_log_odds``); None: its own.
+        self.register_buffer("log_odds", None)
+
+    def set_log_odds(self, value: float | None) -> None:
+        """Let ``psi = sigmoid(value)``, whatever the prior says of psi otherwise; None undoes it.
+
+        The density dial steers with it. It is part of ``state_dict`` where it was set.
+        """
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"value={value}; expected finite log-odds, or None for the prior's own")
+        self.log_odds = None if value is None else torch.tensor(float(value), dtype=torch.float64)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        given = state_dict.get(f"{prefix}log_odds")
+        self.set_log_odds(None if given is None else float(given))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _steered(self, e: Expectations) -> Expectations:
+        """``e`` with the psi that was set, if one was.
+
+            log psi = -log(1 + exp(-log_odds)),   log(1 - psi) = -log(1 + exp(log_odds))
+        """
+        if self.log_odds is None:
+            return e
+        odds = float(self.log_odds)
+        return e._replace(log_psi=-_log1p_exp(-odds), log_one_minus_psi=-_log1p_exp(odds))
+
     def kl(self, sums: Tensor, blocks: int) -> Tensor:
         """KL divergence of a layer from its five sums, in nats. ``blocks`` is G; 0 without gates."""
         raise NotImplementedError
@@ -106,7 +135,7 @@ class FixedPrior(Prior):
         self.sigma2 = float(sigma2)
         # KL = coefficients . (H, A, A_w, T, S) + constant, kept ready by dtype and device: a fixed
         # prior costs a training step one dot product.
-        self._coefficients: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._coefficients: dict[tuple[torch.dtype, torch.device], tuple[Tensor, float]] = {}
 
     def numbers(self) -> dict[str, float]:
         return {"psi": self.psi, "sigma2": self.sigma2}
@@ -122,16 +151,21 @@ class FixedPrior(Prior):
             raise ValueError(f"n={n}; expected at least 2 observations")
         return cls(psi=math.exp(-2.0 * math.log(n)), sigma2=1.0)
 
+    def set_log_odds(self, value: float | None) -> None:
+        super().set_log_odds(value)
+        self._coefficients.clear()
+
     def expectations(self) -> Expectations:
-        return Expectations(
+        own = Expectations(
             math.log(self.psi), math.log1p(-self.psi), math.log(self.sigma2), 1.0 / self.sigma2
         )
+        return self._steered(own)
 
     def linear_form(self, sums: Tensor, blocks: int) -> tuple[Tensor, float]:
         """Coefficients [5] and constant of the KL as a function of the sums."""
         key = (sums.dtype, sums.device)
-        coefficients = self._coefficients.get(key)
-        if coefficients is None:
+        form = self._coefficients.get(key)
+        if form is None:
             e = self.expectations()
             values = (
                 1.0,
@@ -140,11 +174,11 @@ class FixedPrior(Prior):
                 -0.5,
                 0.5 * e.inverse_sigma2,
             )
-            coefficients = sums.new_tensor(values)
+            form = (sums.new_tensor(values), -float(e.log_one_minus_psi))
             # What is made in inference mode can never be differentiated through.
             if not torch.is_inference_mode_enabled():
-                self._coefficients[key] = coefficients
-        return coefficients, -math.log1p(-self.psi) * blocks
+                self._coefficients[key] = form
+        return form[0], form[1] * blocks
 
     def kl(self, sums: Tensor, blocks: int) -> Tensor:
         coefficients, constant = self.linear_form(sums, blocks)
@@ -184,6 +218,11 @@ def total_kl(entries: Sequence[tuple[Sequence[tuple[Any, int]], Tensor]]) -> Ten
 
 
 _FIXED = {FixedPrior}
+
+
+def _log1p_exp(value: float) -> float:
+    """log(1 + exp(value)) without overflow."""
+    return max(value, 0.0) + math.log1p(math.exp(-abs(value)))
 
 
 def _inverse_softplus(value: float) -> float:
@@ -244,7 +283,7 @@ class EmpiricalBayesPrior(_HyperPrior):
         return dict(zip(("a_psi", "b_psi", "a_beta", "b_beta"), values))
 
     def expectations(self) -> Expectations:
-        return _expectations(*softplus(self.raw_psi), *softplus(self.raw_beta))
+        return self._steered(_expectations(*softplus(self.raw_psi), *softplus(self.raw_beta)))
 
     def kl(self, sums: Tensor, blocks: int) -> Tensor:
         return kl_from_sums(sums, blocks, self.expectations())
@@ -301,9 +340,9 @@ class ConjugatePrior(_HyperPrior):
         )
         # InvGamma(a, b) of sigma2 and Gamma(a, b) of 1/sigma2 have the same divergence.
         own = kl_divergence(precision, Gamma(*self._pair(sums, self.a_beta, self.b_beta)))
-        if blocks:
+        if blocks and self.log_odds is None:
             own = own + kl_divergence(psi, Beta(*self._pair(sums, self.a_psi, self.b_psi)))
-        expectations = Expectations(*(torch.as_tensor(v).to(sums.dtype) for v in e))
+        expectations = self._steered(Expectations(*(torch.as_tensor(v).to(sums.dtype) for v in e)))
         return kl_from_sums(sums, blocks, expectations) + own.to(sums.dtype)
 
     @staticmethod

@@ -18,6 +18,7 @@ _EXPORTS = {
     "evaluate_run": "evaluate",
     "find_method": "methods",
     "find_recipe": "recipes",
+    "frontier": "frontier",
     "load_run": "run",
     "recipes_of": "recipes",
     "register_recipe": "recipes",
@@ -26,6 +27,7 @@ _EXPORTS = {
 
 if TYPE_CHECKING:  # names for type checkers; users get them lazily
     from .evaluate import evaluate_run
+    from .frontier import frontier
     from .methods import METHODS, Method, Prediction, find_method
     from .recipe import Recipe, Stage
     from .recipes import RECIPES, find_recipe, recipes_of, register_recipe

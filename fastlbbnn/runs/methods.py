@@ -10,6 +10,7 @@ does with the indicators (gamma) and the weights (beta), as in the paper's table
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from torch import nn
 from .. import nn as layers
 from .._util.registry import Registry
 from ..nn import MLP, GaussianLinear, LBBNNLinear, MixtureLinear
+from ..nn.linear import BayesianLinear
 from ..nn.modes import WeightMode
 from ..nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, Prior
 from ..structure.thresholds import resolve_threshold
@@ -160,13 +162,17 @@ def _plain(sizes: Sequence[int], n_data: int) -> nn.Module:
 
 @torch.no_grad()
 def _start(network: nn.Module, scheme: str, logits: tuple[float, float] | None) -> None:
-    """Initial values: the layers' own ("default") or those of the authors' scripts ("paper").
+    """Initial values: the layers' own ("default"), those of the authors' scripts ("paper"), or "wide": means
+    with the variance 1 / inputs, three times the layers' own, so that signals keep their size while half of
+    the weights are in.
 
     ``logits``: the range of the indicators' (mean) logits, where it is not the layers' own (0, 1).
     """
-    if scheme not in ("default", "paper"):
-        raise ValueError(f"start={scheme!r}; expected 'default' or 'paper'")
+    if scheme not in ("default", "paper", "wide"):
+        raise ValueError(f"start={scheme!r}; expected 'default', 'paper' or 'wide'")
     for layer in network.modules():
+        if scheme == "wide" and isinstance(layer, BayesianLinear):
+            layer.kappa.mul_(math.sqrt(3.0))
         if scheme == "paper" and isinstance(layer, (LBBNNLinear, GaussianLinear, MixtureLinear)):
             pairs: tuple[tuple[Any, Any], ...] = (
                 (layer.kappa, layer.rho), (layer.bias_kappa, layer.bias_rho)

@@ -7,6 +7,7 @@ method's network is built with.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -36,8 +37,13 @@ class Stage:
     final_factor: float | None = None
     #: Over its first epochs the weight of the KL grows from 0 to 1 in proportion; then the loss is the bound.
     kl_warmup: int = 0
+    #: Where the weight of the KL ends after its warm-up. Below 1 the loss is not a bound.
+    kl_weight: float = 1.0
     #: Plain networks: prune gradually to this density over the first two thirds of the stage.
     prune_to: float | None = None
+    #: Steer the indicators to the recipe's density over this share of the stage (``inference.dial``), and
+    #: hold the structure at its end; None: indicators are left to the bound.
+    dial_until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,15 @@ class Recipe:
     samples: int = 1
     #: For the method's ``build``.
     options: Mapping[str, Any] = field(default_factory=dict)
+    #: What the dial is asked for: a share of the weights, or a number of them; one of the two.
+    density: float | None = None
+    weights: int | None = None
+    #: Steps of a whole run at least: small data are gone through more often, all stages in proportion.
+    least_steps: int = 0
+    #: Multiply the stages' weights of the KL by min(1, sqrt(k / n)), for k weights asked for and n rows.
+    kl_by_size: bool = False
+    #: How often to train, each time from other initial values, until the network is better than a constant.
+    attempts: int = 1
     notes: str = ""
     #: Data set -> options that take the place of those above there.
     for_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -66,6 +81,47 @@ class Recipe:
         if dataset in self.epochs_on:
             stages = self._stages_until(self.epochs_on[dataset])
         return replace(self, stages=stages, options=options, for_data={}, epochs_on={})
+
+    def for_rows(self, n_train: int, outer: tuple[int, int]) -> Recipe:
+        """The recipe for so many training rows and these inputs and outputs, with nothing left to scale."""
+        kl = 1.0
+        if self.kl_by_size:
+            kl = min(1.0, math.sqrt(self.weights_asked(*outer) / n_train))
+        epochs = max(s.until_epoch for s in self.stages)
+        factor = max(1.0, self.least_steps / (epochs * math.ceil(n_train / self.batch)))
+        stages, previous = [], 0
+        for stage in self.stages:
+            until = max(previous + 1, math.ceil(stage.until_epoch * factor))
+            stages.append(
+                replace(
+                    stage, until_epoch=until, kl_warmup=math.ceil(stage.kl_warmup * factor),
+                    kl_weight=stage.kl_weight * kl,
+                )
+            )
+            previous = until if stage.start_from is None else previous
+        return replace(self, stages=tuple(stages), least_steps=0, kl_by_size=False)
+
+    def total_weights(self, inputs: int, outputs: int) -> int:
+        """Weights of a network with these inputs and outputs, biases apart."""
+        sizes = (inputs, *self.hidden, outputs)
+        return sum(a * b for a, b in zip(sizes, sizes[1:]))
+
+    def weights_asked(self, inputs: int, outputs: int) -> float:
+        """Weights that the dial is asked for in such a network; all of them without a dial."""
+        if self.weights is not None:
+            return float(self.weights)
+        return self.total_weights(inputs, outputs) * (1.0 if self.density is None else self.density)
+
+    def asking(self, *, density: float | None = None, weights: int | None = None) -> Recipe:
+        """The recipe with another number on the dial: a density, or a number of weights."""
+        if (density is None) == (weights is None):
+            raise ValueError(f"density={density} and weights={weights}; expected one of the two")
+        if all(stage.dial_until is None for stage in self.stages):
+            raise ValueError(
+                f"recipe {self.name!r} of {self.method} has no dial: its density follows from its prior; use "
+                "the recipe 'default'"
+            )
+        return replace(self, density=density, weights=weights)
 
     def to_config(self) -> dict[str, Any]:
         """As plain data, for ``run.json``, which is about one data set."""
@@ -91,7 +147,7 @@ class Recipe:
         notes = f"{self.notes} Here with {epochs} epochs, all stages in proportion.".strip()
         return replace(
             self, stages=self._stages_until(epochs), name=f"{self.name}, {epochs} epochs", notes=notes,
-            epochs_on={},
+            epochs_on={}, least_steps=0,
         )
 
     def _stages_until(self, epochs: int) -> tuple[Stage, ...]:

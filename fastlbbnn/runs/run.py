@@ -62,6 +62,12 @@ class RunConfig(TypedDict):
     threads: int
     #: "running" or "finished".
     status: str
+    #: How many trainings came before this one and learned nothing, and the seed that the latest began with.
+    attempt: NotRequired[int]
+    start_seed: NotRequired[int]
+    #: Once it is finished: nats per training row above the best constant, and whether that is something.
+    gain: NotRequired[float]
+    learned: NotRequired[bool]
     #: Of training, once it is finished: all of it, and the median epoch of the main stage.
     seconds: NotRequired[float]
     epoch_seconds: NotRequired[float | None]
@@ -94,6 +100,11 @@ class Run:
     @property
     def method(self) -> Method:
         return find_method(self.config["method"])
+
+    @property
+    def start_seed(self) -> int:
+        """Of the initial values and all noise: the run's seed, unless training had to start again."""
+        return self.config.get("start_seed", self.config["seed"])
 
     @property
     def finished(self) -> bool:
@@ -139,7 +150,7 @@ class Run:
     def start(self) -> nn.Module:
         """The network as training found it: the run's seed decides."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.config["seed"])
+            torch.manual_seed(self.start_seed)
             return self.new_network()
 
     def model(self, network: str = "trained") -> nn.Module:

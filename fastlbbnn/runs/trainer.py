@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from .._util import subnormals as _subnormals
 from .._util.files import remove_temporary_files, write_json
 from .._util.lock import folder_lock
 from ..data import Dataset
+from ..inference.dial import DensityDial
 from ..inference.dispersion import GaussianDispersion
 from ..inference.elbo import elbo
 from ..inference.likelihoods import Likelihood, as_likelihood, likelihood_of, negative_log_likelihood
@@ -32,6 +34,7 @@ from ..nn.passes import weights
 from ..structure.density import density
 from .checkpoint import Checkpoint, CheckpointClock, load_network, save_checkpoint, save_network
 from .evaluate import evaluate_networks
+from .learning import LEAST_GAIN, gain_over_constant
 from .methods import find_method
 from .pruning import GradualPruning, weight_density
 from .recipe import Recipe, Stage, differences, same_config
@@ -46,6 +49,9 @@ def train(
     *,
     seed: int = 0,
     out: Path | str,
+    density: float | None = None,
+    weights: int | None = None,
+    max_loss: float | None = None,
     resume: bool = True,
     evaluate: int | None = None,
     device: torch.device | str = "cpu",
@@ -61,9 +67,13 @@ def train(
     threads. FolderBusy is raised where another process trains in the folder.
 
     Args:
-        recipe: the name of a recipe, or a recipe of your own; by default ``ours`` where the method has one,
-            else ``paper``.
+        recipe: the name of a recipe, or a recipe of your own; by default ``default``
+            where the method has one.
         seed: seed of the initial values, the order of the data and all noise.
+        density, weights: what the recipe's dial is asked for: the share of the weights to keep, or their
+            number.
+        max_loss: instead, as few weights as cost at most this much accuracy (of numbers: growth of the root
+            mean squared error) on a fifth of the training rows, found by ``runs.frontier`` on the others.
         resume: False starts again from nothing.
         evaluate: draws of an evaluation of all networks at the end (``Run.results``); None: none.
         device: where the network and the data are while training. Files are the same for all devices.
@@ -72,7 +82,16 @@ def train(
     found = find_method(method)
     if recipe is None or isinstance(recipe, str):
         recipe = find_recipe(found.name, recipe)
-    recipe = recipe.on(dataset.name)
+    if density is not None or weights is not None:
+        recipe = recipe.asking(density=density, weights=weights)
+    if max_loss is not None:
+        if density is not None or weights is not None:
+            raise ValueError(f"max_loss={max_loss} beside density or weights; expected one of the three")
+        known = load_run(out).recipe.density if resume and (Path(out) / "run.json").exists() else None
+        if known is None:
+            known = _density_within(max_loss, found.name, dataset, recipe, seed)
+        recipe = recipe.asking(density=known)
+    recipe = recipe.on(dataset.name).for_rows(dataset.n_train, (dataset.inputs, dataset.outputs))
     folder = Path(out)
     wanted = _config(found.name, dataset, recipe, seed)
     goes_on = resume and (folder / "run.json").exists()
@@ -101,9 +120,26 @@ def train(
             # Results of the networks that there were when somebody looked at the unfinished run.
             (folder / "results.json").unlink(missing_ok=True)
             run = trainer.train()
+            while not run.config["learned"] and run.config.get("attempt", 0) + 1 < recipe.attempts:
+                wanted = _next_attempt(wanted, run)
+                _empty(folder)
+                write_json(folder / "run.json", wanted)
+                run = Run(folder, wanted, recipe, dataset.preparation, dataset.source)
+                run = _Trainer(run, dataset, recipe, progress, device).train()
+            _warn_unless_learned(run)
         if evaluate is not None and not _is_evaluated(run, evaluate):
             evaluate_networks(run, dataset, samples=evaluate)
     return run
+
+
+def _density_within(max_loss: float, method: str, dataset: Dataset, recipe: Recipe, seed: int) -> float:
+    from .frontier import DENSITIES, frontier, sparsest_within
+
+    total = recipe.total_weights(dataset.inputs, dataset.outputs)
+    densities = [d for d in DENSITIES if d * total >= 10.0] or DENSITIES[:1]
+    split = dataset.with_validation(0.2, seed)
+    points = frontier(method, split, densities=densities, recipe=recipe, seed=seed)
+    return sparsest_within(points, max_loss).density
 
 
 def _config(method: str, dataset: Dataset, recipe: Recipe, seed: int) -> dict[str, Any]:
@@ -114,13 +150,37 @@ def _config(method: str, dataset: Dataset, recipe: Recipe, seed: int) -> dict[st
         "preparation": dataset.preparation.to_config(),
         "recipe": recipe.to_config(), "seed": seed,
         "sizes": [dataset.inputs, *recipe.hidden, dataset.outputs],
-        "likelihood": _untrained_likelihood(dataset).to_config(),
+        "likelihood": untrained_likelihood(dataset).to_config(),
         "n_train": dataset.n_train, "versions": versions(), "threads": torch.get_num_threads(),
-        "status": "running",
+        "status": "running", "attempt": 0,
     }  # fmt: skip
 
 
-def _untrained_likelihood(dataset: Dataset) -> Likelihood:
+class NotLearned(UserWarning):
+    """A network that was trained predicts no better than a constant."""
+
+
+def _next_attempt(wanted: dict[str, Any], run: Run) -> dict[str, Any]:
+    """What run.json says when training begins again from other initial values and noise."""
+    attempt = run.config.get("attempt", 0) + 1
+    return {**wanted, "attempt": attempt, "start_seed": run.config["seed"] + (attempt << 20)}
+
+
+def _warn_unless_learned(run: Run) -> None:
+    if run.config["learned"]:
+        return
+    attempt = run.config.get("attempt", 0)
+    tries = "" if attempt == 0 else f", in {attempt + 1} attempts from other initial values"
+    warnings.warn(
+        f"the network in {run.folder} did not learn: its log-likelihood on the training rows of "
+        f"{run.config['dataset']} is {run.config['gain']:.3g} nats per row above that of the best constant "
+        f"prediction, and at least {LEAST_GAIN:g} was expected{tries}. Ask for more weights, or look at the "
+        "data: inputs should be of size 1 (--standardise)",
+        NotLearned, stacklevel=3,
+    )
+
+
+def untrained_likelihood(dataset: Dataset) -> Likelihood:
     """That of the data; the variance of a Gaussian is learnt."""
     if dataset.likelihood == "gaussian":
         return GaussianDispersion(n_values=dataset.n_train * dataset.outputs)
@@ -170,7 +230,7 @@ class _Trainer:
         device: torch.device | str = "cpu",
     ) -> None:
         self.run, self.folder, self.dataset, self.recipe = run, run.folder, dataset, recipe
-        self.seed = run.config["seed"]
+        self.seed = run.start_seed
         self.hide_progress = None if progress is None else not progress
         self.checkpoint_path = self.folder / "checkpoint.safetensors"
         self.device = torch.device(device)
@@ -188,7 +248,8 @@ class _Trainer:
             self.dispersion.requires_grad_(False)
         self.history: list[dict[str, Any]] = []
         self.epoch = 0
-        self.pruning: GradualPruning | None = None
+        #: What shapes the network beside the optimiser, and has a state of its own.
+        self.shaping: GradualPruning | DensityDial | None = None
         self.clock = CheckpointClock()
 
     def train(self) -> Run:
@@ -206,7 +267,7 @@ class _Trainer:
                     f"it is of {position['rows']}; put back a copy of both, or train again (--restart)"
                 )
         total = self._total_epochs()
-        label = f"{self.run.config['method']} on {self.dataset.name}, seed {self.seed}"
+        label = f"{self.run.config['method']} on {self.dataset.name}, seed {self.run.config['seed']}"
         progress = tqdm(
             total=total, initial=len(self.history), desc=label, unit="epoch", disable=self.hide_progress
         )
@@ -233,16 +294,16 @@ class _Trainer:
             self.generator.manual_seed((index << 32) + self.seed)
         optimizer = self._optimizer(stage)
         start = self.epoch if checkpoint is None else checkpoint.position["stage_start"]
-        self.pruning = None if stage.prune_to is None else self._gradual_pruning(stage, start)
+        self.shaping = self._shaping(stage, start)
         if checkpoint is not None:
-            checkpoint.restore(optimizer, self.generator, self.pruning)
+            checkpoint.restore(optimizer, self.generator, self.shaping)
         sizes = [group["lr"] for group in optimizer.param_groups]
         # The inclusion probabilities stay where the median model is trained.
         is_median = stage.mode == WeightMode.MEDIAN.value
         with weights(threshold=self._median_threshold(stage), keep_structure=is_median):
             self._epochs(index, start, sizes, optimizer, bar)
-        if self.pruning is not None:
-            self.pruning.detach()
+        if isinstance(self.shaping, GradualPruning):
+            self.shaping.detach()
         if stage.saves is not None:
             save_network(
                 self.folder / f"{stage.saves}.safetensors", self.network, stage=stage.saves, epoch=self.epoch
@@ -259,7 +320,8 @@ class _Trainer:
                 for group, size in zip(optimizer.param_groups, sizes):
                     group["lr"] = factor * size
             done = self.epoch - start
-            kl_weight = min(1.0, done / stage.kl_warmup) if stage.kl_warmup else 1.0
+            warm = min(1.0, done / stage.kl_warmup) if stage.kl_warmup else 1.0
+            kl_weight = warm * stage.kl_weight
             row = self._train_epoch(stage, optimizer, kl_weight)
             self.epoch += 1
             self.history.append({"stage": stage.name, "epoch": self.epoch, **row})
@@ -284,13 +346,20 @@ class _Trainer:
         write_history(self.folder / "history.csv", self.history)
         save_checkpoint(self.checkpoint_path, self.network, optimizer, self.generator, {
             "stage": index, "stage_start": stage_start, "epoch": self.epoch, "rows": len(self.history),
-        }, self.pruning)
+        }, self.shaping)
 
-    def _gradual_pruning(self, stage: Stage, start: int) -> GradualPruning:
-        assert stage.prune_to is not None
+    def _shaping(self, stage: Stage, start: int) -> GradualPruning | DensityDial | None:
+        """The pruning, or the dial, of a stage that began after epoch ``start``."""
         steps = (stage.until_epoch - start) * math.ceil(self.dataset.n_train / self.recipe.batch)
-        end = max(1, 2 * steps // 3)
-        return GradualPruning(self.network, stage.prune_to, begin=0, end=end, every=max(1, end // 100))
+        if stage.prune_to is not None:
+            end = max(1, 2 * steps // 3)
+            return GradualPruning(self.network, stage.prune_to, begin=0, end=end, every=max(1, end // 100))
+        if stage.dial_until is not None:
+            return DensityDial(
+                self.network, density=self.recipe.density, weights=self.recipe.weights,
+                steps=max(1, round(stage.dial_until * steps)),
+            )
+        return None
 
     def _optimizer(self, stage: Stage) -> Adam:
         """A new Adam for the kinds of parameters that the stage trains; all others are fixed.
@@ -356,8 +425,8 @@ class _Trainer:
             own = self.likelihood.kl()
             kl = loss.new_zeros(()) if own is None else own
             optimizer.backward_step(loss + share * kl)
-            if self.pruning is not None:
-                self.pruning.step()
+            if self.shaping is not None:
+                self.shaping.step()
             log_likelihood = -loss.detach()
         else:
             bound = elbo(
@@ -365,6 +434,8 @@ class _Trainer:
                 samples=self.recipe.samples, mode=stage.mode, generator=self.generator,
             )
             optimizer.backward_step(bound.loss if kl_weight == 1.0 else bound.tempered_loss(kl_weight))
+            if self.shaping is not None:
+                self.shaping.step()
             output, log_likelihood, kl = bound.output, bound.log_likelihood.detach(), bound.kl
         if self.dispersion is not None:
             self.dispersion.update(output.detach(), y, step=share)
@@ -382,14 +453,21 @@ class _Trainer:
 
     def _finish(self) -> Run:
         main = [row["seconds"] for row in self.history if row["stage"] == self._main_stage()]
+        gain = self._gain()
         config = {
-            **self.run.config, "status": "finished",
+            **self.run.config, "status": "finished", "gain": gain, "learned": gain > LEAST_GAIN,
             "seconds": sum(row["seconds"] for row in self.history),
             "epoch_seconds": statistics.median(main) if main else None,
         }
         write_json(self.folder / "run.json", config)
         self.checkpoint_path.unlink(missing_ok=True)
         return replace(self.run, config=config)
+
+    def _gain(self) -> float:
+        """Of the main stage's network; those of later stages are copies of it that were trained on."""
+        has_dial = any(stage.dial_until is not None for stage in self.recipe.stages)
+        mode = WeightMode.MEDIAN_MEAN if has_dial else WeightMode.MEAN
+        return gain_over_constant(self.run.model(), self.dataset, mode)
 
     def _main_stage(self) -> str:
         return next(s.name for s in self.recipe.stages if s.saves == "trained")

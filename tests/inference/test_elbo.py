@@ -77,7 +77,7 @@ def test_the_sampled_kl_is_an_estimate_of_the_closed_one():
 
 @pytest.mark.parametrize("kl_form", ["closed", "sampled"])
 def test_gradients_reach_every_parameter(kl_form):
-    model = make_model()
+    model = make_model(estimator="concrete")
     elbo(model, X, Y, n_data=8, samples=2, kl=kl_form).loss.backward()
     assert all(p.grad is not None and (p.grad != 0).any() for p in model.parameters())
 
@@ -220,3 +220,41 @@ def test_the_estimate_has_the_exact_bound_as_its_mean():
     log_p = -0.5 * ((out - y) ** 2 / NOISE + math.log(2 * math.pi * NOISE)).sum(1)
     error = log_p.std().item() / math.sqrt(draws)
     assert abs(log_p.mean().item() - layer.kl().item() - exact) < 4 * error
+
+
+@pytest.mark.parametrize(("estimator", "mode", "is_bound"), [
+    ("local", None, True), ("concrete", None, False), ("concrete", "sampled", True),
+    ("local", "sampled", True), ("local", "median", False), ("concrete", "relaxed", False),
+])
+def test_it_says_whether_it_is_a_bound(estimator, mode, is_bound):
+    bound = elbo(make_model(estimator=estimator), X, Y, n_data=100, mode=mode)
+    assert bound.is_bound is is_bound
+    assert repr(bound).startswith("ELBO(value=" if is_bound else "ELBO(surrogate=")
+
+
+def test_the_bound_of_the_default_estimator_is_below_the_evidence():
+    """A linear model of three inputs, all 2^3 structures enumerated; without biases, noise variance 1."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(40, 3, generator=generator)
+    y = (x @ torch.tensor([0.8, 0.0, -0.3])).unsqueeze(1) + torch.randn(40, 1, generator=generator)
+    prior = FixedPrior(psi=0.3, sigma2=1.0)
+    evidence = []
+    for gamma in itertools.product((0.0, 1.0), repeat=3):
+        g = torch.tensor(gamma)
+        covariance = torch.eye(40, dtype=torch.float64) + ((x * g) @ (x * g).T).double()
+        marginal = MultivariateNormal(torch.zeros(40, dtype=torch.float64), covariance)
+        log_p = marginal.log_prob(y[:, 0].double())
+        evidence.append(log_p + sum(math.log(0.3 if v else 0.7) for v in gamma))
+    log_evidence = torch.stack(evidence).logsumexp(0).item()
+    torch.manual_seed(0)
+    layer = LBBNNLinear(3, 1, bias=False, prior=prior)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
+    for _ in range(1500):
+        optimizer.zero_grad()
+        elbo(layer, x, y, n_data=40, likelihood="gaussian").loss.backward()
+        optimizer.step()
+    draws = [elbo(layer, x, y, n_data=40, likelihood="gaussian").value for _ in range(2000)]
+    values = torch.stack(draws).double()
+    error = values.std().item() / math.sqrt(len(values))
+    assert values.mean().item() < log_evidence + 4.0 * error
+    assert values.mean().item() > log_evidence - 3.0

@@ -241,6 +241,7 @@ def test_updates_inside_the_pass_are_those_of_torchs_adam(name, build, samples, 
 
 def test_the_sampled_kl_works_with_random_logits(name):
     layer = layer_of(name)
+    layer.estimator = "concrete"
     x, y = torch.randn(4, 9), torch.randn(4, 6)
     bound = fastlbbnn.elbo(layer, x, y, n_data=4, likelihood="gaussian", kl="sampled", samples=2)
     bound.loss.backward()

@@ -224,3 +224,28 @@ def test_parameters_that_are_not_finite_are_found(backend, name, bad, estimator)
         for call in (lambda: layer(torch.randn(3, 7)), layer.kl):
             with pytest.raises(ValueError, match=f"{name} holds 1 values that are not finite.*{where}"):
                 call()
+
+
+def test_the_estimator_follows_from_the_blocks():
+    assert LBBNNLinear(4, 3).estimator == "local"
+    assert LBBNNLinear(4, 3, block=(2, 2)).estimator == "concrete"
+    assert LBBNNLinear(4, 3, estimator="concrete").estimator == "concrete"
+
+
+def test_the_objective_of_a_median_model_moves_only_what_is_kept():
+    layer = LBBNNLinear(5, 4)
+    torch.nn.init.normal_(layer.inclusion.omega, generator=torch.Generator().manual_seed(1))
+    kept = layer.inclusion.chosen()
+    bound = fastlbbnn.elbo(
+        layer, torch.randn(8, 5), torch.randn(8, 4), n_data=8, likelihood="gaussian", mode="median"
+    )
+    bound.loss.backward()
+    for gradient in (layer.kappa.grad, layer.rho.grad):
+        # An indicator that is out has the probability sigmoid(-60) = 9e-27.
+        assert (gradient[kept].abs() > 1e-6).all() and (gradient[~kept].abs() < 1e-20).all()
+    # Rows that are alike get noise of their own: activations were drawn, not weights.
+    assert not torch.equal(
+        *fastlbbnn.elbo(
+            layer, torch.ones(2, 5), torch.zeros(2, 4), n_data=2, likelihood="gaussian", mode="median"
+        ).output
+    )

@@ -54,7 +54,7 @@ def test_structure_and_state_are_those_of_a_sequential():
 @pytest.mark.parametrize("layer", [LBBNNLinear, GaussianLinear])
 @pytest.mark.parametrize("mode", list(WeightMode))
 def test_every_mode_draws_what_a_sequential_draws(layer, mode, fused_calls):
-    mlp, sequential = pair(layer=layer)
+    mlp, sequential = pair(layer=layer, estimator="concrete")
     x = torch.randn(6, SIZES[0])
     results = []
     for model in (mlp, sequential):
@@ -119,19 +119,19 @@ def test_the_objective_is_that_of_a_sequential():
 def test_what_cannot_be_fused_goes_layer_by_layer(fused_calls):
     x = torch.randn(6, SIZES[0])
     MLP(*SIZES, estimator="local")(x)
-    watched, seen = MLP(*SIZES), []
+    watched, seen = MLP(*SIZES, estimator="concrete"), []
     watched[1].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     watched(x)
-    changed = MLP(*SIZES)
+    changed = MLP(*SIZES, estimator="concrete")
     changed[1] = nn.Tanh()
     changed(x)
-    sampled = MLP(*SIZES)
+    sampled = MLP(*SIZES, estimator="concrete")
     fastlbbnn.elbo(
         sampled, x, torch.zeros(6, dtype=torch.long), n_data=10, kl="sampled", likelihood="categorical"
     )
     assert seen == [(6, SIZES[1])]
     assert not fused_calls
-    MLP(*SIZES)(x)
+    MLP(*SIZES, estimator="concrete")(x)
     assert len(fused_calls) == 1
 
 

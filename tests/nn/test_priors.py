@@ -120,3 +120,34 @@ def test_total_kl_mixes_priors():
 def test_impossible_priors_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("prior", [FixedPrior(0.3, 0.5), EmpiricalBayesPrior(2.0, 3.0, 4.0, 5.0)])
+@pytest.mark.parametrize("odds", [-700.0, -40.0, -2.0, 0.0, 3.0])
+def test_log_odds_that_are_set_take_the_place_of_psi(prior, odds):
+    """KL = ... - log sigmoid(odds) A - log sigmoid(-odds) (G - A) + ..."""
+    prior.set_log_odds(None)
+    own = prior.expectations()
+    sums, blocks = torch.tensor([-3.0, 4.0, 9.0, -20.0, 6.0]), 10
+    without = kl_from_sums(sums, blocks, own._replace(log_psi=0.0, log_one_minus_psi=0.0))
+    log_sigmoid = torch.nn.functional.logsigmoid(torch.tensor([odds, -odds], dtype=torch.float64))
+    expected = float(without) - float(log_sigmoid[0]) * 4.0 - float(log_sigmoid[1]) * 6.0
+    prior.set_log_odds(odds)
+    assert float(prior.kl(sums, blocks)) == pytest.approx(expected, rel=1e-6)
+    prior.set_log_odds(None)
+
+
+def test_the_slab_of_a_conjugate_prior_stays_when_its_odds_are_set():
+    prior, sums = ConjugatePrior(), torch.tensor([-3.0, 4.0, 9.0, -20.0, 6.0])
+    prior.set_log_odds(-1.0)
+    at_minus_one = float(prior.kl(sums, 10))
+    prior.set_log_odds(1.0)
+    # log psi changes by 1 for each included, log(1 - psi) by -1 for each excluded indicator.
+    assert float(prior.kl(sums, 10)) - at_minus_one == pytest.approx(
+        -4.0 * 1.0 + 6.0 * 1.0, abs=1e-4
+    )
+
+
+def test_log_odds_must_be_finite():
+    with pytest.raises(ValueError, match="expected finite log-odds"):
+        FixedPrior().set_log_odds(float("nan"))

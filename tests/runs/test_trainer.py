@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -390,6 +391,54 @@ def test_unknown_names_say_what_there_is():
         train("LBBNN", None, out="nowhere")
 
 
-def test_without_a_name_a_recipe_is_ours_where_there_is_one():
-    assert find_recipe("LBBNN-GP-MF") == find_recipe("LBBNN-GP-MF", "ours")
+def test_without_a_name_a_recipe_is_the_default_where_there_is_one():
+    assert find_recipe("LBBNN-GP-MF") == find_recipe("LBBNN-GP-MF", "default")
+    assert find_recipe("BNN-HP-MF") == find_recipe("BNN-HP-MF", "ours")
     assert find_recipe("BNN-GP-MF") == find_recipe("BNN-GP-MF", "paper")
+
+
+@pytest.mark.parametrize("method", ["LBBNN-GP-MF", "LBBNN-GP-MVN", "LBBNN-GP-LFMVN", "LBBNN-fixed"])
+@pytest.mark.parametrize("asked", [{"density": 0.1}, {"weights": 23}])
+def test_the_default_recipe_delivers_what_was_asked_for(method, data, tmp_path, asked):
+    recipe = replace(find_recipe(method), hidden=(12, 8)).asking(**asked).scaled(10)
+    run = train(method, data, recipe, out=tmp_path / "r", progress=False)
+    layers = bayesian_layers(run.model())
+    kept = sum(int(layer.inclusion.chosen().sum()) for layer in layers)
+    assert kept == asked.get("weights", round(0.1 * sum(layer.kappa.numel() for layer in layers)))
+    assert run.config["learned"] == (run.config["gain"] > 1e-3)
+
+
+def test_a_recipe_without_a_dial_cannot_be_asked_for_a_density():
+    with pytest.raises(ValueError, match="has no dial"):
+        find_recipe("LBBNN-GP-MF", "paper").asking(density=0.1)
+    with pytest.raises(ValueError, match="expected one of the two"):
+        find_recipe("LBBNN-GP-MF").asking(density=0.1, weights=3)
+
+
+def test_small_data_are_gone_through_more_often():
+    recipe = find_recipe("LBBNN-GP-MF", "default")
+    large = recipe.for_rows(60_000, (784, 10))
+    assert [s.until_epoch for s in large.stages] == [s.until_epoch for s in recipe.stages]
+    for rows in (30, 100, 1_000):
+        stages = recipe.for_rows(rows, (10, 2)).stages
+        assert stages[-1].until_epoch * math.ceil(rows / recipe.batch) >= recipe.least_steps
+        assert stages[0].until_epoch / stages[1].until_epoch == pytest.approx(
+            recipe.stages[0].until_epoch / recipe.stages[1].until_epoch, abs=0.02
+        )
+
+
+def test_the_kl_weighs_less_the_more_rows_there_are_for_a_weight():
+    recipe = find_recipe("LBBNN-GP-MF", "default").asking(weights=400)
+    for rows, expected in ((100, 0.3), (400, 0.3), (1_600, 0.15), (40_000, 0.03)):
+        resolved = recipe.for_rows(rows, (10, 2))
+        assert [s.kl_weight for s in resolved.stages] == [pytest.approx(expected)] * 2
+        assert resolved.for_rows(rows, (10, 2)) == resolved
+
+
+def test_a_network_that_does_not_learn_is_tried_again_and_then_said(data, tmp_path):
+    nothing = replace(data, x_train=torch.zeros_like(data.x_train), x_test=torch.zeros_like(data.x_test))
+    recipe = replace(find_recipe("LBBNN-GP-MF"), hidden=(4,)).asking(density=0.2).scaled(2)
+    with pytest.warns(trainer_module.NotLearned, match="in 3 attempts"):
+        run = train("LBBNN-GP-MF", nothing, recipe, out=tmp_path / "r", progress=False)
+    assert run.config["attempt"] == 2 and not run.config["learned"]
+    assert load_run(run.folder).finished
