@@ -12,6 +12,7 @@ from torch.nn.modules import module as _every_module
 from .._util.dtypes import autocast
 from ..ops.dispatch import call
 from ..ops.gated_mlp import GATED_MLP
+from .layer import LAYERS
 from .linear import BayesianLinear, LBBNNLinear
 from .modes import WeightMode
 from .passes import Pass, current_pass
@@ -32,7 +33,8 @@ class MLP(nn.Sequential):
 
     Args:
         sizes: inputs, hidden units, outputs.
-        layer: what to build layers with: any ``BayesianLayer``, called with inputs and outputs.
+        layer: what to build layers with: any ``BayesianLayer``, called with inputs and outputs, or the name
+            of one (``nn.LAYERS``).
         likelihood: what the outputs say about the targets, a name or a ``Likelihood``; as with
             ``fastlbbnn.set_likelihood``.
         **kwargs: for every layer.
@@ -41,12 +43,14 @@ class MLP(nn.Sequential):
     def __init__(
         self,
         *sizes: int,
-        layer: Callable[..., nn.Module] = LBBNNLinear,
+        layer: str | Callable[..., nn.Module] = LBBNNLinear,
         likelihood: str | Likelihood | None = None,
         **kwargs: Any,
     ) -> None:
         if len(sizes) < 2:
             raise ValueError(f"sizes={sizes}; expected at least inputs and outputs")
+        if isinstance(layer, str):
+            layer = LAYERS.find(layer)
         modules: list[nn.Module] = []
         for inputs, outputs in zip(sizes, sizes[1:]):
             modules += [layer(inputs, outputs, **kwargs), nn.ReLU()]
