@@ -119,7 +119,11 @@ def call(
     kappa = layers[0].kappa
     chosen = choose(kappa, backend)
     if op.name in chosen.functions:
+        if chosen.raises_on_nan:
+            explain_failure(layers)
         y, sums = chosen.functions[op.name](x, layers, *arguments)
+        if not chosen.raises_on_nan:
+            explain_nan_sums(sums, layers)
         return (y.squeeze(0) if single else y), sums
     if op.name not in chosen.fused:
         explain_failure(layers)

@@ -162,7 +162,7 @@ class Unsaved(Spread):
 class Reversed(Spread):
     def drawn(self, rows, current):
         y = super().drawn(rows, current)
-        return 5.0 * y.detach() - 4.0 * y
+        return 400.0 * y.detach() - 399.0 * y
 
 
 @pytest.mark.parametrize(
