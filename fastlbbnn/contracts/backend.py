@@ -23,6 +23,7 @@ from ..reference.noise import Stream
 
 #: What a backend may have functions for.
 OPERATORS = ("gated_linear", "gated_mlp", "local_linear", "kl_sums", "mixture_linear")
+_MIXTURE = ScaleMixture(0.5, 1.0, math.exp(-6.0))
 #: Relative rounding error of float32.
 _EPS32 = 2.0**-24
 
@@ -95,10 +96,10 @@ def cases(device: str = "cpu") -> Iterator[Case]:
             yield Case("gated_linear", f"{what}, hard", x, p, _gated(hard=True))
             yield Case("local_linear", what, x, p, lambda m, x, p, s, **k: m.local_linear(x, *p, seed=s, **k))
             yield Case("kl_sums", what, x, p, lambda m, x, p, s, **k: (x, m.kl_sums(*p, **k)))
-        dense, prior = _parameters(rows, cols, False, device=device), ScaleMixture(0.5, 1.0, math.exp(-6.0))
+        dense = _parameters(rows, cols, False, device=device)
         yield Case(
             "mixture_linear", f"{batch} rows by {rows} x {cols}", x, dense,
-            lambda m, x, p, s, **k: m.mixture_linear(x, p[0], p[1], p[3], p[4], prior, seed=s, **k),
+            lambda m, x, p, s, **k: m.mixture_linear(x, *p[:2], *p[3:], _MIXTURE, seed=s, **k),
         )
     x = _normal(5, 41, seed=7, device=device)
     for block in ((2, 3), (16, 16), (100, 1)):

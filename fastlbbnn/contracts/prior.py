@@ -231,9 +231,10 @@ def check_inference_mode_leaves_nothing(make: Callable[[], Prior], name: str) ->
 def check_trains_in_a_layer(make: Callable[[], Prior], name: str) -> None:
     """Layers with indicators and without have its KL, and steps lower their loss."""
     torch.manual_seed(0)
-    model = nn.Sequential(LBBNNLinear(6, 5, prior=make()), nn.ReLU(), GaussianLinear(5, 2, prior=make()))
+    layers = LBBNNLinear(6, 5, prior=make()), GaussianLinear(5, 2, prior=make())
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1])
     x, y = torch.randn(40, 6), torch.arange(40) % 2
-    for layer in (model[0], model[2]):
+    for layer in layers:
         sums = ops.kl_sums(layer.kappa, layer.rho, layer.logits(), layer.bias_kappa, layer.bias_rho)
         expected = layer.prior.kl(sums, layer.blocks())
         assert torch.allclose(layer.kl(), expected), f"a layer with {name} has not its KL"

@@ -128,14 +128,13 @@ def check_what_is_no_loss(make: Make, name: str) -> None:
 
 def check_parameters_without_a_part(make: Make, name: str) -> None:
     """What the loss does not depend on, and what is frozen, stays."""
-    model = nn.ModuleList([_model(), LBBNNLinear(4, 3)])
-    frozen = model[0][2]
-    frozen.requires_grad_(False)
-    before, ended = _values(model[1]), _values(frozen)
-    optimizer = make(param_groups(model, **_SIZES))
+    network, unused = _model(), LBBNNLinear(4, 3)
+    frozen = network[2].requires_grad_(False)
+    before, ended = _values(unused), _values(frozen)
+    optimizer = make(param_groups(nn.ModuleList([network, unused]), **_SIZES))
     for _ in range(2):
-        optimizer.backward_step(_bound(model[0]))
-    assert _same(before, _values(model[1])), f"{name} changes parameters that the loss does not depend on"
+        optimizer.backward_step(_bound(network))
+    assert _same(before, _values(unused)), f"{name} changes parameters that the loss does not depend on"
     assert _same(ended, _values(frozen)), f"{name} changes frozen parameters"
 
 

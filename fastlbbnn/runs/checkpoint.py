@@ -1,8 +1,8 @@
 """Checkpoints to continue from, exact to the bit, and networks saved at the ends of stages.
 
 Both are safetensors files with a JSON header entry: nothing is unpickled. A checkpoint holds the network,
-the optimiser's state (of Adam: moments and step counts), the states of the random generators, and where the run stands. A checksum
-refuses what a disk or a copy has changed.
+the optimiser's state (of Adam: moments and step counts), the states of the random generators, and where the
+run stands. A checksum refuses what a disk or a copy has changed.
 """
 
 from __future__ import annotations

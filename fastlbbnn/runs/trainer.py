@@ -341,7 +341,7 @@ class _Trainer:
             return 0.5
         return self.run.method.median_threshold(self.network)
 
-    def _save(self, index: int, stage_start: int, optimizer: Adam) -> None:
+    def _save(self, index: int, stage_start: int, optimizer: BackwardStep) -> None:
         # The history first: a checkpoint says how many of its rows are its own.
         write_history(self.folder / "history.csv", self.history)
         save_checkpoint(self.checkpoint_path, self.network, optimizer, self.generator, {
