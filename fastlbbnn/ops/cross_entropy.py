@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .backends import BACKENDS
+from .backends.cpp import load as why_no_cpp
 from .library import define, differentiable_once
 
 # loss [], and its gradient [rows, classes].
@@ -46,6 +46,8 @@ class CrossEntropyFunction(torch.autograd.Function):
         logits, gradient = ctx.saved_tensors
         with torch.no_grad():
             grad = gradient * dloss
+        if not torch.is_grad_enabled():
+            return grad, None
         return differentiable_once("cross_entropy", (grad,), (dloss, logits))[0], None
 
 
@@ -60,7 +62,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
         and target.dtype is torch.int64
         and 0 < logits.numel() <= _SMALL
         and not torch.compiler.is_compiling()
-        and BACKENDS["cpp"].unavailable() is None
+        and why_no_cpp() is None
     ):
         try:
             return CrossEntropyFunction.apply(logits, target)

@@ -12,7 +12,7 @@ from .. import reference
 from .._util.checks import check_block, check_samples, check_temperature
 from . import dispatch, update
 from .checks import check_parameters
-from .gated_linear import draw_size
+from .gated_linear import GATED_LINEAR, draw_size
 from .library import define, differentiable_once, gradient_of, keeps_draws
 from .parameters import COUNT, LayerParameters, absent_as_empty, flat, unflat
 
@@ -108,7 +108,9 @@ class GatedMLPFunction(torch.autograd.Function):
         with torch.no_grad():
             dx, *computed = _bwd(*arguments)
         grads = (dx if need_dx else None, *(g if t else None for g, t in zip(computed, trained)))
-        dx, *passed_on = differentiable_once("gated_mlp", grads, (dy, dsums, x, *parameters))
+        if torch.is_grad_enabled():
+            grads = differentiable_once("gated_mlp", grads, (dy, dsums, x, *parameters))
+        dx, *passed_on = grads
         return (dx, None, None, None, *passed_on)
 
 
@@ -129,8 +131,15 @@ def _reference(
     )
 
 
+def _of_layer(
+    i: int, seeds: Tensor, samples: int, blocks: Sequence[tuple[int, int]], temperatures: Sequence[float],
+    hard: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    return seeds[i], samples, blocks[i], temperatures[i], hard
+
+
 #: Arguments: seeds, samples, blocks, temperatures, hard.
-GATED_MLP = dispatch.Op("gated_mlp", _fused, _reference)
+GATED_MLP = dispatch.Op("gated_mlp", _fused, _reference, GATED_LINEAR, _of_layer)
 
 
 def gated_mlp(
