@@ -18,11 +18,14 @@ from torch import Tensor
 
 from .. import ops, reference
 from ..ops.backends import BACKENDS, Backend
+from ..ops.dispatch import call
+from ..ops.local_mlp import LOCAL_MLP
+from ..ops.parameters import LayerParameters
 from ..reference.mixture_linear import ScaleMixture
 from ..reference.noise import Stream
 
 #: What a backend may have functions for.
-OPERATORS = ("gated_linear", "gated_mlp", "local_linear", "kl_sums", "mixture_linear")
+OPERATORS = ("gated_linear", "gated_mlp", "local_linear", "local_mlp", "kl_sums", "mixture_linear")
 _MIXTURE = ScaleMixture(0.5, 1.0, math.exp(-6.0))
 #: Relative rounding error of float32.
 _EPS32 = 2.0**-24
@@ -127,6 +130,14 @@ def cases(device: str = "cpu") -> Iterator[Case]:
                 temperatures=[0.5] * 2, hard=hard, **k,
             ),
         )  # fmt: skip
+    yield Case("local_mlp", "two layers, 2 draws", x, [*p, *second], _local_mlp)
+
+
+def _local_mlp(module: Any, x: Tensor, p: list[Tensor | None], seed: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    layers, seeds = [LayerParameters(*p[:5]), LayerParameters(*p[5:])], torch.stack((seed, seed + 1))  # type: ignore[arg-type]
+    if module is reference:
+        return LOCAL_MLP.reference(x, layers, seeds, 2)
+    return call(LOCAL_MLP, x, layers, seeds, 2, **how)
 
 
 def _gated(**settings: Any) -> Callable[..., tuple[Tensor, Tensor]]:

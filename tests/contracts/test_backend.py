@@ -9,6 +9,7 @@ import torch
 
 from fastlbbnn import ops, reference
 from fastlbbnn.contracts.backend import check_backend
+from fastlbbnn.nn import MLP
 from fastlbbnn.ops.backends import BACKENDS, Backend
 
 
@@ -56,6 +57,28 @@ def test_a_backend_from_outside_keeps_to_it(register):
     assert ops.choose(torch.ones(1)).name != "from outside"
     with ops.use_backend("from outside"):
         assert ops.choose(torch.ones(1)).name == "from outside"
+
+
+def test_a_backend_that_knows_one_layer_serves_a_stack_of_them(register):
+    class Counted(Looped):
+        calls = 0
+
+        def __init__(self):
+            self.functions = {"gated_linear": self.counted}
+
+        def counted(self, *arguments):
+            type(self).calls += 1
+            return gated(*arguments)
+
+    register(Counted)
+    model, x = MLP(5, 4, 4, 3, estimator="concrete"), torch.randn(6, 5)
+    outputs = []
+    for name in ("from outside", "reference"):
+        torch.manual_seed(1)
+        with ops.use_backend(name):
+            outputs.append(model(x))
+    assert Counted.calls == 3
+    assert torch.equal(*outputs)
 
 
 def changed(function):
