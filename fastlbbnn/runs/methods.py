@@ -93,10 +93,12 @@ def _lbbnn(inclusion: str, prior: str) -> Callable[..., nn.Module]:
         inclusion_options: dict[str, Any] | None = None,
         start: str = "default",
         start_logits: tuple[float, float] | None = None,
+        estimator: str = "concrete",
         **kwargs: Any,
     ) -> nn.Module:
+        """``estimator``: by default that of the paper's Algorithm 1, which is not the layers' own default."""
         network = MLP(
-            *sizes, layer=LBBNNLinear, prior=_prior(prior, n_data, **(prior_options or {})),
+            *sizes, layer=LBBNNLinear, estimator=estimator, prior=_prior(prior, n_data, **(prior_options or {})),
             inclusion=inclusion, inclusion_options=inclusion_options, **kwargs,
         )
         _start(network, start, start_logits)

@@ -339,8 +339,8 @@ class _Trainer:
 
         Such a stage moves no inclusion probability, so a run that continues within it finds the same one.
         """
-        if stage.mode != WeightMode.MEDIAN.value:
-            return 0.5
+        if stage.mode != WeightMode.MEDIAN.value or self._has_dial():
+            return 0.5  # what a dial holds is the structure, with a path or not
         return self.run.method.median_threshold(self.network)
 
     def _save(self, index: int, stage_start: int, optimizer: Adam) -> None:
@@ -467,9 +467,11 @@ class _Trainer:
 
     def _gain(self) -> float:
         """Of the main stage's network; those of later stages are copies of it that were trained on."""
-        has_dial = any(stage.dial_until is not None for stage in self.recipe.stages)
-        mode = WeightMode.MEDIAN_MEAN if has_dial else WeightMode.MEAN
+        mode = WeightMode.MEDIAN_MEAN if self._has_dial() else WeightMode.MEAN
         return gain_over_constant(self.run.model(), self.dataset, mode)
+
+    def _has_dial(self) -> bool:
+        return any(stage.dial_until is not None for stage in self.recipe.stages)
 
     def _main_stage(self) -> str:
         return next(s.name for s in self.recipe.stages if s.saves == "trained")
