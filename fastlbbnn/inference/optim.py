@@ -61,7 +61,7 @@ def param_groups(
 
 
 #: Optimisers with a ``backward_step``, by name; a user's own is registered in the same way.
-UPDATE_RULES: Registry[type[BackwardStep]] = Registry("optimiser rule")
+UPDATE_RULES: Registry[Callable[..., BackwardStep]] = Registry("optimiser rule")
 
 
 class BackwardStep(torch.optim.Optimizer):

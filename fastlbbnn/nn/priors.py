@@ -10,6 +10,7 @@ weight and of a bias. Both belong to one layer: a layer makes its own copy of th
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -119,6 +120,23 @@ class Prior(nn.Module):
 
 #: Kinds of priors, by name; a user's own is registered in the same way.
 PRIORS: Registry[type[Prior]] = Registry("prior")
+
+
+def make_prior(prior: Prior | str | None, **settings: float) -> Prior:
+    """A prior of a layer's own: a copy of this one, or one of the kind of this name with these settings.
+
+    None: ``FixedPrior()``.
+    """
+    if isinstance(prior, str):
+        return PRIORS.find(prior)(**settings)
+    if prior is None:
+        return FixedPrior(**settings)
+    if not isinstance(prior, Prior):
+        raise TypeError(
+            f"prior is a {type(prior).__name__}; expected a fastlbbnn.nn.priors.Prior, or the name of one: "
+            f"{', '.join(map(repr, PRIORS))}"
+        )
+    return copy.deepcopy(prior)
 
 
 @PRIORS.register("fixed")

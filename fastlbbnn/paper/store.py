@@ -14,12 +14,12 @@ import csv
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .._util.files import replace_file
-from ..runs.recipe import Recipe, Stage
+from ..runs.recipe import decisive
 
 Row = dict[str, Any]
 
@@ -61,21 +61,8 @@ class Stored:
 
 
 def recipe_hash(config: Mapping[str, Any]) -> str:
-    """Of all that decides a run; words about the recipe are not part of it.
-
-    Nor are settings at their defaults, so that a recipe is the same after others were given a new setting.
-    """
-    plain = {key: value for key, value in _without_defaults(config, Recipe).items() if key != "notes"}
-    plain["stages"] = [_without_defaults(stage, Stage) for stage in config["stages"]]
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _without_defaults(config: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    defaults = {
-        f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(kind)
-    }
-    defaults = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
-    return {key: value for key, value in config.items() if key not in defaults or value != defaults[key]}
+    """Of all that decides a run (``runs.recipe.decisive``)."""
+    return hashlib.sha256(json.dumps(decisive(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
 class ResultStore(Mapping[str, Stored]):

@@ -26,7 +26,7 @@ from ..inference.dial import DensityDial
 from ..inference.dispersion import GaussianDispersion
 from ..inference.elbo import elbo
 from ..inference.likelihoods import Likelihood, as_likelihood, likelihood_of, negative_log_likelihood
-from ..inference.optim import Adam, param_groups
+from ..inference.optim import UPDATE_RULES, BackwardStep, param_groups
 from ..machine.describe import versions
 from ..nn.layer import KINDS, bayesian_layers
 from ..nn.modes import WeightMode
@@ -312,7 +312,7 @@ class _Trainer:
             )
         write_history(self.folder / "history.csv", self.history)
 
-    def _epochs(self, index: int, start: int, sizes: list[float], optimizer: Adam, bar: tqdm) -> None:
+    def _epochs(self, index: int, start: int, sizes: list[float], optimizer: BackwardStep, bar: tqdm) -> None:
         """What is left of a stage that began after epoch ``start`` with these step sizes."""
         stage = self.recipe.stages[index]
         while self.epoch < stage.until_epoch and not self._has_found_prior(stage):
@@ -343,7 +343,7 @@ class _Trainer:
             return 0.5  # what a dial holds is the structure, with a path or not
         return self.run.method.median_threshold(self.network)
 
-    def _save(self, index: int, stage_start: int, optimizer: Adam) -> None:
+    def _save(self, index: int, stage_start: int, optimizer: BackwardStep) -> None:
         # The history first: a checkpoint says how many of its rows are its own.
         write_history(self.folder / "history.csv", self.history)
         save_checkpoint(self.checkpoint_path, self.network, optimizer, self.generator, {
@@ -363,8 +363,8 @@ class _Trainer:
             )
         return None
 
-    def _optimizer(self, stage: Stage) -> Adam:
-        """A new Adam for the kinds of parameters that the stage trains; all others are fixed.
+    def _optimizer(self, stage: Stage) -> BackwardStep:
+        """A new one, by the recipe's rule, for the kinds of parameters that the stage trains; all others are fixed.
 
         A dispersion is not among them: its posterior has an exact update (``GaussianDispersion.update``).
         """
@@ -379,7 +379,7 @@ class _Trainer:
         trained = [group for group in groups if group["lr"] > 0.0 and group["params"]]
         if not trained:
             raise ValueError(f"stage {stage.name!r} trains nothing; expected a positive step size")
-        return Adam(trained)
+        return UPDATE_RULES.find(self.recipe.update_rule)(trained)
 
     def _has_found_prior(self, stage: Stage) -> bool:
         """Whether the first layer's prior has settled below the stage's limit."""
@@ -389,7 +389,7 @@ class _Trainer:
         first = next((prior for prior in priors if prior is not None), None)
         return first is not None and first.has_settled(stage.until_psi_below)
 
-    def _train_epoch(self, stage: Stage, optimizer: Adam, kl_weight: float) -> dict[str, float]:
+    def _train_epoch(self, stage: Stage, optimizer: BackwardStep, kl_weight: float) -> dict[str, float]:
         self.network.train()
         n = len(self.x)
         start = time.perf_counter()
@@ -417,7 +417,7 @@ class _Trainer:
         }
 
     def _step(
-        self, stage: Stage, optimizer: Adam, x: Tensor, y: Tensor, kl_weight: float
+        self, stage: Stage, optimizer: BackwardStep, x: Tensor, y: Tensor, kl_weight: float
     ) -> tuple[Tensor, ...]:
         """Log-likelihood and KL of one batch and, for classes, its right answers."""
         share = len(x) / self.dataset.n_train

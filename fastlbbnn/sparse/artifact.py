@@ -84,8 +84,7 @@ def write_artifact(
     metadata = {
         "format": FORMAT, "version": VERSION, "config": json.dumps(config), **description.to_metadata()
     }
-    path = Path(path)
-    with replace_file(path) as temporary:
+    with replace_file(Path(path)) as temporary:
         _safetensors.write(temporary, tensors, metadata)
 
 
