@@ -1,4 +1,4 @@
-"""The front page keeps to what is measured: its figures are in bench/results, its example runs, its links lead somewhere."""
+"""The front page keeps to what is measured: its figures are committed, its example runs, its links lead somewhere."""
 
 from __future__ import annotations
 
