@@ -58,8 +58,8 @@ def load_csv(
         for name in ignored:
             column_index(path, columns, name)
         left = [name for name in columns if name not in ignored]
-        if target is None and left:
-            target = left[-1]
+        if target is None:
+            target = left[-1] if left else ""
         features.extend(name for name in left if name != target)
         if not features:
             hint = ""
@@ -71,6 +71,7 @@ def load_csv(
         return features, [target]
 
     table = read_csv(path, choose, header=header, delimiter=delimiter)
+    assert target is not None  # chosen by now
     y = _target_column(path, table, target, likelihood)
     parts = _split(table.numbers, y, test_share, seed)
     how = _How(
@@ -207,10 +208,9 @@ def _dataset(
 
 def _columns(how: _How, x_train: np.ndarray) -> Sequence[Column]:
     if not how.standardise:
-        names = how.features if how.are_named else None
-        return Preparation.as_is(len(how.features), names=names).columns
+        return Preparation.as_is(len(how.features), names=how.features if how.are_named else None).columns
     mean, scale = _mean_and_deviation(how.path, x_train, how.features)
-    names = how.features if how.are_named else [None] * len(how.features)
+    names: Sequence[str | None] = how.features if how.are_named else [None] * len(how.features)
     return [Column(n, mean=m, scale=s) for n, m, s in zip(names, mean.tolist(), scale.tolist())]
 
 
@@ -279,9 +279,9 @@ def _targets(
         if likelihood == "bernoulli" and len(different) != 2:
             raise DataError(f"{where} has {len(different)} different values; expected 2 for 'bernoulli'")
         number = np.int64 if likelihood == "categorical" else np.float32
-        names = tuple(_class_name(value) for value in different.tolist())
-        parts = (np.searchsorted(different, y).astype(number) for y in (y_train, y_test))
-        return *parts, likelihood, names
+        class_names = tuple(_class_name(value) for value in different.tolist())
+        codes_train, codes_test = (np.searchsorted(different, y).astype(number) for y in (y_train, y_test))
+        return codes_train, codes_test, likelihood, class_names
     if text:
         shown = str(different[0])
         raise DataError(f"{where} holds text ({shown!r}, ...); expected numbers for {likelihood!r}")

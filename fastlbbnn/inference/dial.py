@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from .._util.checks import check_positive_int
+from ..nn.inclusion import Inclusion, RandomLogits
 from ..nn.linear import BayesianLinear
 from ..reference import expand_blocks
 
@@ -108,6 +109,9 @@ class DensityDial(nn.Module):
         self.holds = bool(hold)
         self._sizes = [_block_sizes(layer) for layer in self._layers]
         self._check_blocks()
+        self.steps: Tensor
+        self.log_odds: Tensor
+        self.is_held: Tensor
         self.register_buffer("steps", torch.tensor(0))
         self.register_buffer("log_odds", torch.tensor(0.0, dtype=torch.float64))
         self.register_buffer("is_held", torch.tensor(False))
@@ -164,11 +168,11 @@ class DensityDial(nn.Module):
         tiny = 1e-6
         start = 0
         for layer in self._layers:
-            logits = layer.inclusion.location()
+            logits = _inclusion(layer).location()
             mine = kept[start : start + logits.numel()].view_as(logits)
             start += logits.numel()
             logits.copy_(torch.where(mine, logits.clamp(min=tiny), logits.clamp(max=-tiny)))
-            layer.inclusion.requires_grad_(False)
+            _inclusion(layer).requires_grad_(False)
         self.is_held.fill_(True)
         return held
 
@@ -186,7 +190,7 @@ class DensityDial(nn.Module):
             self._set_log_odds()
         if self.is_held:
             for layer in self._layers:
-                layer.inclusion.requires_grad_(False)
+                _inclusion(layer).requires_grad_(False)
         return loaded
 
     # --- the shift -----------------------------------------------------------------------------
@@ -201,7 +205,7 @@ class DensityDial(nn.Module):
 
     def _shift(self, value: float) -> None:
         for layer in self._layers:
-            layer.inclusion.location().add_(value)
+            _inclusion(layer).location().add_(value)
         self.log_odds += value
         self._set_log_odds()
 
@@ -212,7 +216,7 @@ class DensityDial(nn.Module):
     @torch.no_grad()
     def _flat(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """All log-odds (their means where they are random), the sizes of blocks, and ``_factor``s."""
-        flat = torch.cat([layer.inclusion.location().flatten() for layer in self._layers])
+        flat = torch.cat([_inclusion(layer).location().flatten() for layer in self._layers])
         sizes = None
         if any(s is not None for s in self._sizes):
             sizes = torch.cat([
@@ -243,7 +247,7 @@ def _with_indicators(model: nn.Module | Iterable[nn.Module]) -> list[BayesianLin
         if not isinstance(module, nn.Module):
             raise TypeError(f"model holds a {type(module).__name__}; expected modules")
         for child in module.modules():
-            if getattr(child, "inclusion", None) is not None:
+            if isinstance(child, BayesianLinear) and child.inclusion is not None:
                 found[child] = None
     if not found:
         names = ", ".join(type(module).__name__ for module in modules) or "nothing"
@@ -251,6 +255,12 @@ def _with_indicators(model: nn.Module | Iterable[nn.Module]) -> list[BayesianLin
             f"model is {names}, without a layer that has indicators; expected at least one LBBNNLinear"
         )
     return list(found)
+
+
+def _inclusion(layer: BayesianLinear) -> Inclusion:
+    inclusion = layer.inclusion
+    assert inclusion is not None  # ``_with_indicators`` found it
+    return inclusion
 
 
 def _asked(density: float | None, weights: int | None, total: int) -> float:
@@ -277,7 +287,7 @@ def _block_sizes(layer: BayesianLinear) -> Tensor | None:
     """Weights in each block, flat; None where each has one."""
     if layer.block == (1, 1):
         return None
-    grid = layer.inclusion.location()
+    grid = _inclusion(layer).location()
     of_weights = torch.arange(grid.numel()).view(grid.shape)
     blocks = expand_blocks(of_weights, layer.out_features, layer.in_features, layer.block)
     return torch.bincount(blocks.flatten(), minlength=grid.numel()).to(torch.float32)
@@ -289,10 +299,11 @@ def _factor(layer: BayesianLinear) -> Tensor:
     Only the way down the path uses it; the median model is exact, since the mean probability of a random
     logit is above one half where its mean is above zero.
     """
-    location = layer.inclusion.location()
-    if not layer.random_logits:
+    inclusion = _inclusion(layer)
+    location = inclusion.location()
+    if not isinstance(inclusion, RandomLogits):
         return torch.ones(location.numel())
-    variances = layer.inclusion.variances().expand_as(location)
+    variances = inclusion.variances().expand_as(location)
     return torch.rsqrt(1.0 + math.pi / 8.0 * variances).flatten()
 
 
@@ -316,8 +327,8 @@ def _common_shift(flat: Tensor, sizes: Tensor | None, factors: Tensor | None, ta
         if abs(found - target) <= 1e-4 * target or high - low < 1e-6:
             break
         low, high = (low, shift) if found > target else (shift, high)
-        slope = alpha * (1.0 - alpha)
-        slope = float((slope if slopes is None else slope.mul_(slopes)).sum(dtype=torch.float64))
+        spread = alpha * (1.0 - alpha)
+        slope = float((spread if slopes is None else spread.mul_(slopes)).sum(dtype=torch.float64))
         # Of log f, which is close to a straight line where alpha is small.
         step = math.log(target / found) * found / slope if slope > 0.0 and found > 0.0 else math.inf
         step = max(-4.0, min(4.0, step if math.isfinite(step) else math.copysign(4.0, target - found)))
