@@ -23,7 +23,7 @@ from .._util.registry import Registry
 from ..nn import MLP, GaussianLinear, LBBNNLinear, MixtureLinear
 from ..nn.linear import BayesianLinear
 from ..nn.modes import WeightMode
-from ..nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, Prior
+from ..nn.priors import PRIORS, FixedPrior, Prior
 from ..structure.thresholds import resolve_threshold
 
 
@@ -68,17 +68,8 @@ _PRN = (
 
 
 def _prior(kind: str, n_data: int, **options: float) -> Prior:
-    if kind == "empirical-bayes":
-        return EmpiricalBayesPrior(**options)
-    if kind == "conjugate":
-        return ConjugatePrior(**options)
-    if kind == "fixed":
-        return FixedPrior(**options)
-    if kind == "bic":
-        return FixedPrior.paper(n_data)
-    raise ValueError(
-        f"prior={kind!r}; expected 'empirical-bayes', 'conjugate', 'fixed' or 'bic' (psi = exp(-2 log n))"
-    )
+    """By its name in ``PRIORS``; "bic" is ``FixedPrior`` with psi = exp(-2 log n)."""
+    return FixedPrior.paper(n_data) if kind == "bic" else PRIORS.find(kind)(**options)
 
 
 def _lbbnn(inclusion: str, prior: str) -> Callable[..., nn.Module]:
