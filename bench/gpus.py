@@ -21,7 +21,7 @@ class Gpu:
     arch: str  # whose compiled kernels it runs
     processors: int  # streaming multiprocessors
     clock: float  # boost, Hz
-    bandwidth: float  # of memory, bytes a second
+    bandwidth: float  # of memory, bytes per second
     bf16_flops: float  # of the tensor cores, dense, a second
     l2_bytes: float
     #: Lanes that one multiprocessor starts in a clock, by unit (machine_code.UNITS).

@@ -23,7 +23,7 @@ ROWS, COLUMNS, N_TRAIN, N_TEST = 4509, 256, 3500, 1000
 CLASS_NAMES = ("aa", "ao", "dcl", "iy", "sh")
 FEATURES = tuple(f"x.{i + 1}" for i in range(COLUMNS))
 
-#: Of the values as little-endian doubles, row by row, and the class numbers as bytes: any way of writing
+#: Hash of the values as little-endian doubles, row by row, and the class numbers as bytes: any way to write
 #: the same numbers will do.
 SHA256 = "ffd185c65120899e02f63f22e21faaf13e9cb1064aac3cbbe716315d2417ec7e"
 

@@ -162,7 +162,7 @@ class Preparation:
 
     @cached_property
     def names(self) -> tuple[str, ...] | None:
-        """Of the columns; None where they are known by their places."""
+        """Names of the columns; None where they are known by their places."""
         if self._plain:
             return None
         names = tuple(c.name for c in self.columns if c.name is not None)
@@ -170,7 +170,7 @@ class Preparation:
 
     @cached_property
     def input_names(self) -> tuple[str, ...] | None:
-        """Of the network's inputs: a category has one for each of its values."""
+        """Names of the network's inputs: a category has one for each of its values."""
         if self.names is None:
             return None
         return tuple(
@@ -195,12 +195,12 @@ class Preparation:
 
     @cached_property
     def mean(self) -> NDArray[np.float64]:
-        """Of each column; 0 for categories."""
+        """The mean of each column; 0 for categories."""
         return np.array([c.mean for c in self.columns])
 
     @cached_property
     def scale(self) -> NDArray[np.float64]:
-        """Of each column; 1 for categories."""
+        """The scale of each column; 1 for categories."""
         return np.array([c.scale for c in self.columns])
 
     # --- rows --------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Preparation:
     def inputs(self, rows: Any) -> NDArray[np.float32]:
         """What the network takes, float32 ``[n, n_inputs]``, of raw rows.
 
-        ``rows``: an array of numbers ``[n, columns]`` (or ``[n, ...]`` with that many values a row) in the
+        ``rows``: an array of numbers ``[n, columns]`` (or ``[n, ...]`` with that many values per row) in the
         order of training; or columns by name, in any order: a mapping of columns, a list of mappings, or a
         frame (pandas, polars). DataError says which columns are missing, unknown or hold what value.
         """
@@ -312,7 +312,7 @@ class Preparation:
         column = self.columns[at]
         array = np.asarray(values)
         if array.ndim != 1:
-            raise DataError(f"{self._called(at)} is {list(array.shape)}; expected one value a row")
+            raise DataError(f"{self._called(at)} is {list(array.shape)}; expected one value per row")
         if column.kind == NUMBER:
             try:
                 return array.astype(np.float64)

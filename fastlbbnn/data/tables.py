@@ -231,7 +231,7 @@ def _single(path: Path, values: np.ndarray, columns: Sequence[str]) -> np.ndarra
 def _mean_and_deviation(
     path: Path, x_train: np.ndarray, features: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each column of the training rows."""
+    """The mean and standard deviation of each column of the training rows."""
     constant = np.flatnonzero((x_train == x_train[0]).all(0))
     if len(constant):
         names = ", ".join(repr(features[i]) for i in constant[:5]) + ", ..." * (len(constant) > 5)

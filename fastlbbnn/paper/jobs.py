@@ -39,7 +39,7 @@ class Settings:
     authors: Path | None = None
     #: Folder of the tidy tables of results; None: ``out``.
     results: Path | None = None
-    #: Seconds to measure epoch times for, a run.
+    #: Seconds to measure epoch times for, per run.
     timing_seconds: float = 3.0
     progress: bool | None = None
 

@@ -60,7 +60,7 @@ class Stored:
 
 
 def recipe_hash(config: Mapping[str, Any]) -> str:
-    """Of all that decides a run; words about the recipe are not part of it."""
+    """A hash of all that decides a run; words about the recipe are not part of it."""
     plain = {key: value for key, value in config.items() if key != "notes"}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -188,7 +188,7 @@ def ecdf(values: Tensor) -> ECDF:
 
 
 def entropy_ecdf(p: Tensor) -> ECDF:
-    """Of the entropies of averaged predictions ``p`` [n, classes]: the paper's out-of-domain figure."""
+    """The ECDF of the entropies of averaged predictions ``p`` [n, classes]: the paper's out-of-domain figure."""
     return ecdf(entropy(p))
 
 

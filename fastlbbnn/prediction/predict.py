@@ -220,7 +220,7 @@ def _equal_tailed(means: Tensor, values: Tensor, tail: float) -> Tensor:
 
 
 def quantiles(values: Tensor, at: tuple[float, ...]) -> list[Tensor]:
-    """Of the first axis, linear between neighbours; torch.quantile, without its limit on the size."""
+    """Quantiles along the first axis, linear between neighbours: torch.quantile without its limit on the size."""
     ordered = values.sort(0).values
     result = []
     for q in at:

@@ -27,8 +27,8 @@ def class_probabilities(p: Tensor) -> Tensor:
     if p.numel() and bool(((total - 1.0).abs() > _SLACK.get(p.dtype, 1e-3)).any()):
         raise ValueError(
             f"p is {list(p.shape)} and its rows sum to {total.min().item():.4g} to {total.max().item():.4g}; "
-            "expected probabilities of classes, which sum to 1. Of several labels per observation take one "
-            "at a time, p[..., k : k + 1]; of logits the softmax (fastlbbnn.predict gives probabilities)"
+            "expected probabilities of classes, which sum to 1. For several labels per observation, take "
+            "one at a time, p[..., k : k + 1]; for logits, the softmax (fastlbbnn.predict gives probabilities)"
         )
     _check_range(p)
     return p

@@ -50,7 +50,7 @@ def is_no_better(row: Mapping[str, Any], constant: Mapping[str, Any]) -> bool:
 def constant_warnings(results: Mapping[str, Any], held_out: str = "test") -> list[str]:
     """A sentence for each network some of whose predictions are no better than a constant.
 
-    Of predictions that average draws, the average counts.
+    Where predictions are averaged over draws, the average counts.
     """
     constant, found = results["constant"], []
     for network in dict.fromkeys(row["network"] for row in results["rows"]):

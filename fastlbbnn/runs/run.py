@@ -68,7 +68,7 @@ class RunConfig(TypedDict):
     #: Once it is finished: nats per training row above the best constant, and whether that is something.
     gain: NotRequired[float]
     learned: NotRequired[bool]
-    #: Of training, once it is finished: all of it, and the median epoch of the main stage.
+    #: Once training is finished: how long it took, and the median epoch of the main stage.
     seconds: NotRequired[float]
     epoch_seconds: NotRequired[float | None]
 
@@ -103,7 +103,7 @@ class Run:
 
     @property
     def start_seed(self) -> int:
-        """Of the initial values and all noise: the run's seed, unless training had to start again."""
+        """The seed of initial values and noise: the run's, unless training had to start again."""
         return self.config.get("start_seed", self.config["seed"])
 
     @property
@@ -122,7 +122,7 @@ class Run:
 
     @property
     def results(self) -> Results | None:
-        """Of the last evaluation; None without one."""
+        """Results of the last evaluation; None without one."""
         path = self.folder / "results.json"
         if not path.exists():
             return None

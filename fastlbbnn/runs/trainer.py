@@ -464,7 +464,7 @@ class _Trainer:
         return replace(self.run, config=config)
 
     def _gain(self) -> float:
-        """Of the main stage's network; those of later stages are copies of it that were trained on."""
+        """The main stage's network counts: those of later stages are copies of it that were trained on."""
         has_dial = any(stage.dial_until is not None for stage in self.recipe.stages)
         mode = WeightMode.MEDIAN_MEAN if has_dial else WeightMode.MEAN
         return gain_over_constant(self.run.model(), self.dataset, mode)

@@ -12,7 +12,7 @@ from fastlbbnn.paper.tables import read_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
-#: As bench/paper/README.md calls them: runs a method, recipes.
+#: As bench/paper/README.md calls them: runs per method, recipes.
 CALLS = {
     "phoneme": (10, ("paper", "gentle", "early", "ours")),
     "mnist": (3, ("paper", "early", "ours")),

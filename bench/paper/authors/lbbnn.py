@@ -54,7 +54,7 @@ class StaleMVNInclusion(nn.Module):
 
 
 class RankOneInclusion(nn.Module):
-    """alpha = Phi(lambda), lambda ~ N(xi, diag(d) + f f^T) for each row: rank 1 a row, nothing shared."""
+    """alpha = Phi(lambda), lambda ~ N(xi, diag(d) + f f^T) for each row: rank 1 per row, nothing shared."""
 
     hyperprior_start = (1.0, 3.1)
     pretrain_step, train_step = 1e-2, 1e-4

@@ -104,7 +104,7 @@ def width_study(
 def entropy_ecdfs(panels: Mapping[str, Mapping[str, Any]], *, classes: int) -> Figure:
     """Empirical distribution functions of predictive entropies, an axis an experiment.
 
-    ``panels``: title -> label -> entropies in nats, one an observation. Out of domain the ideal is the
+    ``panels``: title -> label -> entropies in nats, one per observation. Out of domain the ideal is the
     lower right corner: every prediction as uniform as can be.
     """
     figure = new_figure(4.6 * len(panels), 4.3)
