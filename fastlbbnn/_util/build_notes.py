@@ -14,4 +14,4 @@ def why_not_built(library: Path) -> str:
     try:
         return note.read_text(encoding="utf-8").strip()
     except OSError:
-        return f"{library.name} is missing, and its build left no word about it."
+        return f"{library.name} is missing, and its build did not say why."

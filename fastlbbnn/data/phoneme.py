@@ -103,7 +103,7 @@ def _read_split(path: Path) -> tuple[np.ndarray, np.ndarray]:
     for name, count in (("train", N_TRAIN), ("test", N_TEST)):
         chosen = np.flatnonzero(part == name)
         if not np.array_equal(np.sort(position[chosen]), np.arange(count)):
-            raise DataError(f"{path} has not the positions 0 to {count - 1} for set {name}, each once")
+            raise DataError(f"{path} does not have the positions 0 to {count - 1} for set {name}, each once")
         parts.append(row[chosen[np.argsort(position[chosen])]].astype(np.int64))
     both = np.concatenate(parts)
     if len(np.unique(both)) != len(both) or both.min() < 0 or both.max() >= ROWS:

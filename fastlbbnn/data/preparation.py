@@ -142,7 +142,7 @@ class Preparation:
         object.__setattr__(self, "columns", tuple(self.columns))
         names = [c.name for c in self.columns if c.name is not None]
         if len(names) not in (0, len(self.columns)) or len(set(names)) < len(names):
-            raise ValueError("some columns have no name, or two have the same; expected a name each, or none")
+            raise ValueError("some columns have no name, or two have the same; expected a name for each, or none")
 
     @staticmethod
     def as_is(
@@ -162,7 +162,7 @@ class Preparation:
 
     @cached_property
     def names(self) -> tuple[str, ...] | None:
-        """Names of the columns; None where they are known by their places."""
+        """Names of the columns; None where they are known by position."""
         if self._plain:
             return None
         names = tuple(c.name for c in self.columns if c.name is not None)
@@ -298,7 +298,7 @@ class Preparation:
         if self.names is None:
             raise DataError(
                 f"rows with the columns {_list(columns)}, and the model knows its {len(self.columns)} inputs "
-                f"by their places; expected an array [n, {len(self.columns)}]"
+                f"by position; expected an array [n, {len(self.columns)}]"
             )
         self.check_names(columns)
         found = [self._numbers(i, columns[str(c.name)]) for i, c in enumerate(self.columns)]
@@ -412,7 +412,7 @@ class Preparation:
         return None
 
     def to_config(self) -> dict[str, Any]:
-        """For JSON. Columns that are numbers as they are, known by their places, are counted."""
+        """For JSON. Columns that are numbers as they are, known by position, are counted."""
         plain = self._plain or (self.names is None and self.is_as_is)
         return {
             "columns": len(self.columns) if plain else [c.to_config() for c in self.columns],

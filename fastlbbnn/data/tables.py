@@ -95,7 +95,7 @@ def _target_column(path: Path, table: Table, target: str, likelihood: str | None
         )
     if len(set(cells)) == len(cells) and likelihood is None:
         raise DataError(
-            f"{path}: the target {target!r} has another text in each row; expected classes: name the column "
+            f"{path}: the target {target!r} has a different text in each row; expected classes: name the column "
             "to predict with target="
         )
     return np.array(cells)
@@ -189,7 +189,7 @@ def _dataset(
     if likelihood == "gaussian" and how.scale_target:
         outputs = y_train.reshape(len(y_train), -1).astype(np.float64)
         if (outputs == outputs[0]).all(0).any():
-            raise DataError(f"{path}, target {how.target!r} has one value in all training rows; expected some")
+            raise DataError(f"{path}, target {how.target!r} has one value in all training rows; expected several")
         mean, scale = tuple(outputs.mean(0).tolist()), tuple(outputs.std(0).tolist())
     target = Target(how.target if how.are_named else None, class_names, mean, scale)
     preparation = Preparation(columns, target, how.ignored, how.header)
@@ -271,8 +271,8 @@ def _targets(
     if likelihood in ("categorical", "bernoulli"):
         if both.ndim != 1:
             raise DataError(
-                f"{where} has {both.shape[1]} columns; expected one with the class of each row (of indicator "
-                "columns take argmax)"
+                f"{where} has {both.shape[1]} columns; expected one with the class of each row (for indicator "
+                "columns, take the argmax)"
             )
         if likelihood == "categorical" and not (text or whole):
             raise DataError(f"{where} has fractions; expected classes for likelihood='categorical'")

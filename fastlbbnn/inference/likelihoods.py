@@ -286,7 +286,7 @@ def _of_function(function: LogLikelihood, output: Any, target: Tensor) -> Tensor
         if bool((values > 1e-3).any()):
             raise ValueError(
                 f"the likelihood gives {values.max().item():.4g}, a probability above 1; expected "
-                "log-likelihoods (of a loss: its negative)"
+                "log-likelihoods (for a loss, its negative)"
             )
     return -values.sum()
 

@@ -358,7 +358,7 @@ class Adam(BackwardStep, torch.optim.Adam):
             else:
                 groups.append(None)
                 exp_avg.append(none)
-                # Drawn logits: room for numbers that nobody reads.
+                # Drawn logits: room for numbers that nothing reads.
                 exp_avg_sq.append(torch.zeros_like(p) if p is not None and slot in drawn else none)
                 steps.append(-1)
         distinct = list({id(group): group for group in groups if group is not None}.values())

@@ -148,7 +148,7 @@ def summary_text(dataset: str, rows: list[Row]) -> str:
     body = []
     for (method, source), group in groups.items():
         reached = sum(row["against_paper"] != "below" for row in group)
-        # To the three decimals that the paper has; a few weights in a million are no difference.
+        # To the three decimals that the paper has; a few weights in a million make no difference.
         no_denser = sum(round(row["density"], 3) <= row["paper_density"] for row in group)
         sparsest = min(group, key=lambda row: (row["paper_density"], row["density"]))
         holds = reached == no_denser == len(group)
@@ -179,7 +179,7 @@ def _no_path_text(rows: list[Row]) -> str:
         count = sum(row["threshold"] != 0.5 for row in runs)
         if count:
             counts.append(f"{method} ({source}) {count} of {len(runs)} runs")
-    return f"\n{note} So it is with {', '.join(counts)}.\n"
+    return f"\n{note} This is so for {', '.join(counts)}.\n"
 
 
 def _range(counts: list[int]) -> str:

@@ -257,7 +257,7 @@ class _Draws:
             if outputs.shape[1] != len(batch) and not self._inputs.fit_into(self._size):
                 raise ValueError(
                     f"the model gives {outputs.shape[1]} outputs for a batch of {len(batch)} rows of x; "
-                    "expected one each: the first axis of x counts observations (batch_first=True), or give "
+                    "expected one per row: the first axis of x counts observations (batch_first=True), or give "
                     "all of it at once (batch_size=len(x))"
                 )
             yield outputs

@@ -45,7 +45,7 @@ def _check_range(p: Tensor) -> None:
     slack = _SLACK.get(p.dtype, 1e-3)
     if not (low >= -slack and high <= 1.0 + slack):
         raise ValueError(
-            f"p is between {low:.4g} and {high:.4g}; expected probabilities (of logits the softmax or the "
+            f"p is between {low:.4g} and {high:.4g}; expected probabilities (for logits, the softmax or the "
             "sigmoid: fastlbbnn.predict gives probabilities)"
         )
 

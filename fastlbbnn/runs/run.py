@@ -126,7 +126,7 @@ class Run:
         path = self.folder / "results.json"
         if not path.exists():
             return None
-        remedy = "`fastlbbnn evaluate` writes it anew"
+        remedy = "`fastlbbnn evaluate` writes it again"
         found = read_json(path, remedy)
         wrong = wrong_field(found, Results)
         if wrong is None:
@@ -234,7 +234,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 def _history_row(row: Mapping[str, Any], line: int) -> dict[str, Any]:
     if set(row) != set(HISTORY_COLUMNS) or None in row.values():
-        raise ValueError(f"line {line} has another number of values than the header")
+        raise ValueError(f"line {line} has not as many values as the header")
     try:
         numbers = {key: float(row[key]) for key in HISTORY_COLUMNS[2:]}
         return {"stage": row["stage"], "epoch": int(row["epoch"]), **numbers}

@@ -195,7 +195,7 @@ def _empty(folder: Path) -> None:
 def _is_evaluated(run: Run, samples: int) -> bool:
     try:
         return run.results is not None and run.results["samples"] == samples
-    except ValueError:  # a damaged file is written anew
+    except ValueError:  # a damaged file is written again
         return False
 
 

@@ -80,7 +80,7 @@ class SparseModel:
     # --- copies --------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """Arrays and descriptions; what was compiled, planned or timed is made anew."""
+        """Arrays and descriptions; what was compiled, planned or timed is made again."""
         return {
             "network": self.network, "description": self.description, "threads": self.threads,
             "formats": self._formats, "device": self._device_options,
@@ -268,7 +268,7 @@ class SparseModel:
         preparation = self.description.preparation
         if preparation is None or not preparation.target.is_scaled:
             return outputs
-        # As large as they may be, answers keep the digits of the network.
+        # However large, answers keep the digits of the network.
         return preparation.in_units(outputs.double() if is_tensor(outputs) else outputs.astype(np.float64))
 
     # --- sampled predictions -------------------------------------------------------------------
@@ -370,7 +370,7 @@ class PosteriorDraws:
         self._drawn: dict[str, Drawn] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Weights are a function of their seeds, and drawn anew."""
+        """Weights are a function of their seeds, and drawn again."""
         return {"model": self.model, "samples": self.samples, "seeds": self.seeds}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The safetensors container, as far as selected networks need it, with numpy alone.
 
 A file is the length of a JSON header (8 bytes), the header, and the tensors' bytes one after another.
-Its metadata hold a checksum: the sha256 of the whole file with zeros in the place of the checksum itself.
+Its metadata hold a checksum: the sha256 of the whole file with zeros instead of the checksum itself.
 The reader looks at lengths first: nothing is allocated that the file does not hold.
 """
 

@@ -81,7 +81,7 @@ def test_rows_known_by_their_places_take_no_names():
     plain = Preparation.as_is(3, class_names="ab")
     np.testing.assert_array_equal(plain.inputs([[1, 2, 3]]), [[1, 2, 3]])
     np.testing.assert_array_equal(plain.inputs(np.ones((2, 3, 1), np.uint8)), np.ones((2, 3)))
-    with pytest.raises(data.DataError, match="knows its 3 inputs by their places"):
+    with pytest.raises(data.DataError, match="knows its 3 inputs by position"):
         plain.inputs({"a": [1]})
     assert list(plain.columns) == [Column()] * 3 and plain.columns[1:] == [Column()] * 2
     assert plain.mean.tolist() == [0.0] * 3

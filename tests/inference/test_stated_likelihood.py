@@ -383,7 +383,7 @@ def test_labels_are_not_classes():
 
 
 def test_logits_are_not_probabilities():
-    with pytest.raises(ValueError, match="of logits the softmax"):
+    with pytest.raises(ValueError, match="for logits, the softmax"):
         fastlbbnn.decide(torch.tensor([[2.0, -1.0, 0.5]]))
     with pytest.raises(ValueError, match=r"p is between -1\.5 and 2; expected probabilities"):
         fastlbbnn.decide(torch.tensor([[2.0], [-1.5]]))

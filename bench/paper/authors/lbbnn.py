@@ -36,7 +36,7 @@ class MeanFieldInclusion(nn.Module):
 
 
 class StaleMVNInclusion(nn.Module):
-    """alpha = Phi(lambda), lambda ~ N(xi, I), drawn anew at every call.
+    """alpha = Phi(lambda), lambda ~ N(xi, I), drawn again at every call.
 
     The scripts declare a covariance over a row's inputs and train it, but take its Cholesky factor once, at
     the identity. What they train is thus never used, and is left out here.
