@@ -35,7 +35,7 @@ class Gpu:
 
 #: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions": float32 add, multiply
 #: and fused; integer add, logic, shift, compare; integer multiply; special functions, conversions;
-#: shuffles (taken for all of the load/store unit). "issue": four schedulers, a warp a clock each.
+#: shuffles (taken for all of the load/store unit). "issue": four schedulers, each a warp per clock.
 _AMPERE = {"float": 64, "integer": 64, "multiply": 64, "special": 16, "memory": 32, "issue": 128}
 _LATER = {**_AMPERE, "float": 128}
 

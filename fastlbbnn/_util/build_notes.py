@@ -1,4 +1,4 @@
-"""Why a compiled library is not in this installation, as its build left word."""
+"""Why this installation lacks a compiled library, in the words of its build."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ numpy runtime and exported C all hold it, so that all of them take rows as the d
     inputs = preparation.inputs(rows)          # rows: an array, a mapping of columns, a list of mappings, a frame
     answers = preparation.in_units(outputs)    # numbers whose targets were scaled, in the data's own units
 
-The arithmetic is ``(value - mean) / scale`` in float64, then rounded to float32; everybody who repeats it
+The arithmetic is ``(value - mean) / scale`` in float64, then rounded to float32; whatever repeats it
 (the C source, ONNX) gets the same bits.
 """
 
@@ -67,7 +67,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted: classes by name, or numbers that were shifted and scaled, an output each."""
+    """What is predicted: classes by name, or numbers that were shifted and scaled, one output each."""
 
     name: str | None = None
     class_names: tuple[str, ...] | None = None
@@ -104,7 +104,7 @@ class Target:
 
 
 class Unnamed(Sequence[Column]):
-    """So many columns without names, taken as they are: a count, however large it is."""
+    """A number of columns without names, taken as they are: they are counted, not listed."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -43,7 +43,7 @@ def correlated_logistic(
 
     Args:
         n, p: observations and covariates, near-duplicates included.
-        effect: size of the true coefficients, in logits a standard deviation of the covariate.
+        effect: size of the true coefficients, in logits per standard deviation of the covariate.
         autocorrelation: correlation of neighbours in the AR(1) sequence, in (-1, 1).
         seed: the same seed, the same data.
     """

@@ -334,7 +334,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         exp_avg = list(plan.exp_avg)
         passed_on: list[Tensor | None] = [None] * len(parameters)
         for i in plan.drawn:
-            # Anew in every pass: autograd may keep it as the gradient of a parameter.
+            # A new one in every pass: autograd may keep it as the gradient of a parameter.
             exp_avg[i] = passed_on[i] = torch.zeros_like(parameters[i])  # type: ignore[arg-type]
         return (exp_avg, plan.exp_avg_sq, hyper), tuple(passed_on)
 

@@ -1,4 +1,4 @@
-"""Notices a likelihood whose parameters nobody trains."""
+"""Notices a likelihood with parameters that are not trained."""
 
 from __future__ import annotations
 

@@ -95,11 +95,11 @@ class Prior(nn.Module):
         """Start again; called by the layer's ``reset_parameters``."""
 
     def has_settled(self, limit: float) -> bool:
-        """Whether learning has brought E[psi] below ``limit``; no where psi is not learned."""
+        """Whether learning has brought E[psi] below ``limit``; False where psi is not learned."""
         return False
 
     def numbers(self) -> dict[str, float]:
-        """What it is but for its parameters and buffers: attributes, by name, that a state restores."""
+        """What it is apart from its parameters and buffers: attributes, by name, that a state restores."""
         return {}
 
     def get_extra_state(self) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 from .experiments import Experiment
 from .store import ResultStore, recipe_hash
 
-#: Hidden units a width factor B: the paper's width study.
+#: Hidden units per unit of the width factor B: the paper's width study.
 WIDTH_UNITS = (40, 60)
 
 

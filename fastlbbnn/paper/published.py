@@ -26,7 +26,7 @@ def inclusion(dataset: str) -> list[dict[str, Any]]:
 
 
 def pruning(dataset: str) -> list[dict[str, Any]]:
-    """Accuracies of the frequentist network, a density each."""
+    """Accuracies of the frequentist network, one per density."""
     return [dict(row) for row in _read("fnn_pruning.csv") if row["dataset"] == dataset]
 
 

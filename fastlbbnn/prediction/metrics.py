@@ -91,7 +91,7 @@ def brier(p: Tensor, y: Tensor) -> float:
 
 
 class Calibration(NamedTuple):
-    """Observations by the confidence of their prediction; one entry a bin."""
+    """Observations by the confidence of their prediction; one entry per bin."""
 
     edges: Tensor  # [bins + 1]
     count: Tensor  # type: ignore[assignment]  # [bins + 1]: the last is for a confidence of exactly 1

@@ -93,7 +93,7 @@ def variance_parts(means: Tensor, noise: Tensor | float) -> VarianceParts:
     """Split the variance of responses by the law of total variance.
 
     Args:
-        means: of the responses, a draw of the network each: [R, n, ...].
+        means: of the responses, one draw of the network each: [R, n, ...].
         noise: variance of the responses about them (``likelihood.variance``), broadcast to ``means``.
 
     The averaged prediction is a mixture of the R draws, and this is its exact variance: the means'

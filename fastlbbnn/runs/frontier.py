@@ -166,7 +166,7 @@ class _Run:
 
 
 def _sizes(given: Any) -> dict[str, float]:
-    """Step sizes of the kinds that learn; those of others are of no account, for fixed priors have none."""
+    """Step sizes of the kinds that learn; those of others do not matter, since fixed priors have none."""
     return {"weights": 0.0, "inclusion": 0.0, "covariance": 0.0, **given}
 
 

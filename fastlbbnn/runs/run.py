@@ -65,7 +65,7 @@ class RunConfig(TypedDict):
     #: How many trainings came before this one and learned nothing, and the seed that the latest began with.
     attempt: NotRequired[int]
     start_seed: NotRequired[int]
-    #: Once it is finished: nats per training row above the best constant, and whether that is something.
+    #: Once it is finished: nats per training row above the best constant, and whether that counts as learned.
     gain: NotRequired[float]
     learned: NotRequired[bool]
     #: Once training is finished: how long it took, and the median epoch of the main stage.
@@ -167,7 +167,7 @@ class Run:
         return model.eval()
 
     def _check_size(self, path: Path) -> None:
-        """A weight takes a byte at least: a damaged number must not ask for all the memory there is."""
+        """A weight takes at least a byte: a damaged number must not ask for all the memory there is."""
         sizes = self.config["sizes"]
         weights, length = sum(a * b for a, b in zip(sizes, sizes[1:])), path.stat().st_size
         if weights > length:

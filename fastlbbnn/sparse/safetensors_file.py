@@ -177,7 +177,7 @@ class Reader:
         return self.array(name).astype(np.int32)
 
     def all_read(self) -> None:
-        """Raise for tensors that nobody asked for."""
+        """Raise for tensors that were not asked for."""
         if self._unread:
             raise ValueError(f"it holds the unknown tensor {min(self._unread)!r}")
 

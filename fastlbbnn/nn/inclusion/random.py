@@ -120,7 +120,7 @@ class RandomLogits(Inclusion):
         return self.xi
 
     def covariance(self) -> Tensor:
-        """Sigma ``[D, D]``, or one matrix a row ``[rows, D, D]``."""
+        """Sigma ``[D, D]``, or one matrix per row ``[rows, D, D]``."""
         raise NotImplementedError
 
     def variances(self) -> Tensor:
