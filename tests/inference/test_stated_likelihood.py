@@ -320,7 +320,7 @@ def test_a_negative_count_where_values_are_not_looked_at_is_no_number():
     assert Poisson().log_prob(torch.zeros(2, 1), torch.tensor([-3.5, 1.0])).isnan().tolist() == [True, False]
 
 
-# --- a noise that nobody trains ---------------------------------------------------------------------
+# --- a noise that is not trained ---------------------------------------------------------------------
 
 
 def train(model, optimizer, steps, **kwargs) -> None:

@@ -34,7 +34,7 @@ LEARNED = ("trained.safetensors", "post-trained.safetensors", "post-median.safet
 
 @pytest.fixture(scope="module")
 def recipes():
-    """Tiny networks, hardly trained, in the place of the paper's."""
+    """Tiny networks, barely trained, instead of the paper's."""
     with pytest.MonkeyPatch.context() as patch:
         for method in (*METHODS, "LBBNN-GP-MVN"):
             for name in ("paper", "ours") if method == "LBBNN-GP-MF" else ("paper",):
