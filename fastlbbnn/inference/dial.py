@@ -15,9 +15,19 @@ to lambda. For independent indicators with blocks of one size, moving omega by c
 posterior, in Kullback-Leibler divergence, onto those with so many expected weights: which indicators are more
 probable than which is left to learning; how many there are is not.
 
-At the end of the path the structure is held: indicators are ranked by their log-odds, the highest are kept
-until the number of weights is the one asked for, and a last common shift puts the boundary at a probability
-of one half, so that the median probability model is that structure.
+At the end of the path the structure is held: indicators are ranked by their log-odds, and the highest are kept
+until the number of weights is the one asked for. With b between the last that is kept and the first that is
+not,
+
+    omega <- s (omega - b),
+
+so that the median probability model is that structure, and the scale s >= 1 is the smallest one at which draws
+differ from it in few weights:
+
+    sum_kept weights * (1 - alpha) + sum_others weights * alpha  <=  UNDECIDED * weights.
+
+Which structure it is was decided here, not by the posterior's spread along the path: without s a boundary
+among many equals would let a draw keep a multiple of what was asked for.
 """
 
 from __future__ import annotations
@@ -33,6 +43,11 @@ from .._util.checks import check_positive_int
 from ..nn.inclusion import Inclusion, RandomLogits
 from ..nn.linear import BayesianLinear
 from ..reference import expand_blocks
+
+#: Share of the kept weights in which a draw of a held structure differs from it, in expectation.
+UNDECIDED = 0.1
+#: Log-odds that no held indicator goes beyond, whatever the scale: float32 has 1 - 1e-7 there.
+_FARTHEST = 16.0
 
 #: Relative distance from the asked number of weights above which the dial says that it could not be met.
 TOLERANCE = 0.03
@@ -160,18 +175,19 @@ class DensityDial(nn.Module):
                 f"{held.weights}; expected at most {TOLERANCE:.0%} of a difference: use smaller blocks, or "
                 "ask for more"
             )
-        boundary = _boundary(flat[order], count)
-        self._shift(-boundary)
+        self._shift(-_boundary(flat[order], count))
         # Rounded, or among equals, a logit may stand on the wrong side of the boundary, or on it.
         kept = torch.zeros_like(flat, dtype=torch.bool)
         kept[order[:count]] = True
-        tiny = 1e-6
+        scale = self._scale(kept)
+        tiny = 1e-3
         start = 0
         for layer in self._layers:
             logits = _inclusion(layer).location()
             mine = kept[start : start + logits.numel()].view_as(logits)
             start += logits.numel()
-            logits.copy_(torch.where(mine, logits.clamp(min=tiny), logits.clamp(max=-tiny)))
+            away = (logits * scale).clamp(-_FARTHEST, _FARTHEST)
+            logits.copy_(torch.where(mine, away.clamp(min=tiny), away.clamp(max=-tiny)))
             _inclusion(layer).requires_grad_(False)
         self.is_held.fill_(True)
         return held
@@ -208,6 +224,23 @@ class DensityDial(nn.Module):
             _inclusion(layer).location().add_(value)
         self.log_odds += value
         self._set_log_odds()
+
+    def _scale(self, kept: Tensor) -> float:
+        """The smallest s >= 1 at which draws are close to the held structure: see the top."""
+        flat, sizes, factors = self._flat()
+        allowed = UNDECIDED * float(kept.sum() if sizes is None else sizes[kept].sum())
+
+        def undecided(scale: float) -> float:
+            wrong = _probabilities(torch.where(kept, -flat, flat) * scale, factors, 0.0)
+            return float((wrong if sizes is None else wrong * sizes).sum(dtype=torch.float64))
+
+        low, high = 1.0, 1.0
+        while undecided(high) > allowed and high < 2.0**40:
+            low, high = high, 2.0 * high
+        while high - low > 0.01 * high:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if undecided(middle) > allowed else (low, middle)
+        return high
 
     def _set_log_odds(self) -> None:
         for layer in self._layers:
