@@ -23,7 +23,7 @@ LEAST_GAIN = 1e-3
 def gain_over_constant(network: nn.Module, dataset: Dataset, mode: WeightMode) -> float:
     """Log-likelihood per training row, in nats, above that of the best constant prediction.
 
-    Of ``mode``: the posterior mean, or the selected model at its means.
+    ``mode`` says of what: the posterior mean, or the selected model at its means.
 
     For classes, counts and rates p of a row,
 

@@ -47,7 +47,7 @@ class Method:
     predictions: tuple[Prediction, ...]
 
     def median_threshold(self, network: nn.Module) -> float:
-        """Of the network's median model: 0.5, or where that leaves no path from an input to an output, the
+        """The threshold of the network's median model: 0.5, or where that leaves no path to an output, the
         closest threshold that does; 0.5 for methods without a median model."""
         if not any(p.gamma == "MED" for p in self.predictions):
             return 0.5
