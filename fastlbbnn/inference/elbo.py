@@ -110,7 +110,7 @@ class ELBO:
     def value(self) -> Tensor:
         """The bound on the log evidence of all ``n_data`` observations, in nats, where ``is_bound``.
 
-        Else what training climbs in its place: ``mode="sampled"`` gives the bound of any network.
+        Else what training climbs instead: ``mode="sampled"`` gives the bound of any network.
         """
         return -torch.add(self.kl, self._nll, alpha=self.n_data / self.batch)
 

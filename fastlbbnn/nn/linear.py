@@ -375,8 +375,8 @@ class LBBNNLinear(BayesianLinear):
 class GaussianLinear(BayesianLinear):
     """A dense Bayesian linear layer: Gaussian weights, no indicators (Bayes by backprop).
 
-    ``estimator`` "concrete" samples weights, "local" samples activations. Of the prior only ``sigma2``
-    matters.
+    ``estimator`` "concrete" samples weights, "local" samples activations. The prior's
+    ``sigma2`` is all of it that matters.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class MLP(nn.Sequential):
 
             set_likelihood(self, likelihood)
 
-    # A likelihood with parameters is a module of the network, and none of its layers.
+    # A likelihood with parameters is a module of the network, but not one of its layers.
 
     def __iter__(self) -> Iterator[nn.Module]:
         return (module for name, module in self._modules.items() if name != "likelihood")

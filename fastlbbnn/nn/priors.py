@@ -53,7 +53,7 @@ class Prior(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Log-odds of inclusion in the place of the prior's own psi (``set_log_odds``); None: its own.
+        #: Log-odds of inclusion instead of the prior's own psi (``set_log_odds``); None: its own.
         self.register_buffer("log_odds", None)
 
     def set_log_odds(self, value: float | None) -> None:
@@ -93,14 +93,14 @@ class Prior(nn.Module):
         return iter(())
 
     def reset_parameters(self) -> None:
-        """Start anew; called by the layer's ``reset_parameters``."""
+        """Start again; called by the layer's ``reset_parameters``."""
 
     def has_settled(self, limit: float) -> bool:
-        """Whether learning has brought E[psi] below ``limit``; no where psi is not learned."""
+        """Whether learning has brought E[psi] below ``limit``; False where psi is not learned."""
         return False
 
     def numbers(self) -> dict[str, float]:
-        """What it is but for its parameters and buffers: attributes, by name, that a state restores."""
+        """What it is apart from its parameters and buffers: attributes, by name, that a state restores."""
         return {}
 
     def get_extra_state(self) -> Tensor:

@@ -54,7 +54,7 @@ class CrossEntropyFunction(torch.autograd.Function):
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """``sum_i -log softmax(logits_i)[target_i]`` of logits ``[rows, classes]`` and int64 classes ``[rows]``.
 
-    IndexError where a target is no class (every label counts, also -100).
+    IndexError where a target is not a class (every label counts, also -100).
     """
     if (
         logits.dtype is torch.float32

@@ -1,4 +1,4 @@
-"""The counter-based noise for who draws something of their own, and the operators that show it.
+"""The counter-based noise for those who draw something of their own, and the operators that show it.
 
 The same bits from every backend: on a CPU the compiled kernels make them, else the reference.
 """

@@ -1,4 +1,4 @@
-"""The results of runs as tidy tables: what a repository keeps of them in the place of their folders.
+"""The results of runs as tidy tables: what a repository keeps of them instead of their folders.
 
     runs.csv           one row per run: how it was trained, how long that took, on which machine
     predictions.csv    one row per run, saved network and way to predict: accuracy, density, ...

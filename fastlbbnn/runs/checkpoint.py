@@ -46,7 +46,7 @@ def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> Non
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
-    """Of words, names and bytes: what finds a bit that flipped on a disk or on the way."""
+    """A checksum of words, names and bytes: it finds a bit that flipped on a disk or on the way."""
     found = zlib.crc32(json.dumps(about, sort_keys=True).encode())
     for name in sorted(tensors):
         found = zlib.crc32(name.encode(), found)

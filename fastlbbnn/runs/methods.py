@@ -47,7 +47,7 @@ class Method:
     predictions: tuple[Prediction, ...]
 
     def median_threshold(self, network: nn.Module) -> float:
-        """Of the network's median model: 0.5, or where that leaves no path from an input to an output, the
+        """The threshold of the network's median model: 0.5, or where that leaves no path to an output, the
         closest threshold that does; 0.5 for methods without a median model."""
         if not any(p.gamma == "MED" for p in self.predictions):
             return 0.5
@@ -89,6 +89,9 @@ def _lbbnn(inclusion: str, prior: str) -> Callable[..., nn.Module]:
         start_logits: tuple[float, float] | None = None,
         **kwargs: Any,
     ) -> nn.Module:
+        if layer == "lbbnn":
+            # Where a recipe says nothing, the paper's Algorithm 1; the layers' own default is another.
+            kwargs.setdefault("estimator", "concrete")
         network = MLP(
             *sizes, layer=layer, prior=_prior(prior, n_data, **(prior_options or {})),
             inclusion=inclusion, inclusion_options=inclusion_options, **kwargs,

@@ -72,7 +72,7 @@ def train(
         seed: seed of the initial values, the order of the data and all noise.
         density, weights: what the recipe's dial is asked for: the share of the weights to keep, or their
             number.
-        max_loss: instead, as few weights as cost at most this much accuracy (of numbers: growth of the root
+        max_loss: instead, as few weights as cost at most this much accuracy (for numbers: growth of the root
             mean squared error) on a fifth of the training rows, found by ``runs.frontier`` on the others.
         resume: False starts again from nothing.
         evaluate: draws of an evaluation of all networks at the end (``Run.results``); None: none.
@@ -97,7 +97,7 @@ def train(
     goes_on = resume and (folder / "run.json").exists()
     trainer = None
     if goes_on:
-        # Before the lock: a finished run can be in a folder that nobody may write to.
+        # Before the lock: a finished run can be in a folder that is read-only.
         run = load_run(folder)
         _check_same(run, wanted, dataset)
         if run.finished and (evaluate is None or _is_evaluated(run, evaluate)):
@@ -117,7 +117,7 @@ def train(
             _empty(folder)
             write_json(folder / "run.json", wanted)
         if trainer is not None:
-            # Results of the networks that there were when somebody looked at the unfinished run.
+            # Results of an evaluation while the run was unfinished: its networks were others.
             (folder / "results.json").unlink(missing_ok=True)
             run = trainer.train()
             while not run.config["learned"] and run.config.get("attempt", 0) + 1 < recipe.attempts:
@@ -183,7 +183,7 @@ def _next_attempt(wanted: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def untrained_likelihood(dataset: Dataset) -> Likelihood:
-    """That of the data; the variance of a Gaussian is learnt."""
+    """The likelihood of the data; the variance of a Gaussian is learnt."""
     if dataset.likelihood == "gaussian":
         return GaussianDispersion(n_values=dataset.n_train * dataset.outputs)
     return as_likelihood(dataset.likelihood)
@@ -197,7 +197,7 @@ def _empty(folder: Path) -> None:
 def _is_evaluated(run: Run, samples: int) -> bool:
     try:
         return run.results is not None and run.results["samples"] == samples
-    except ValueError:  # a damaged file is written anew
+    except ValueError:  # a damaged file is written again
         return False
 
 
@@ -339,8 +339,8 @@ class _Trainer:
 
         Such a stage moves no inclusion probability, so a run that continues within it finds the same one.
         """
-        if stage.mode != WeightMode.MEDIAN.value:
-            return 0.5
+        if stage.mode != WeightMode.MEDIAN.value or self._has_dial():
+            return 0.5  # what a dial holds is the structure, with a path or not
         return self.run.method.median_threshold(self.network)
 
     def _save(self, index: int, stage_start: int, optimizer: BackwardStep) -> None:
@@ -466,10 +466,12 @@ class _Trainer:
         return replace(self.run, config=config)
 
     def _gain(self) -> float:
-        """Of the main stage's network; those of later stages are copies of it that were trained on."""
-        has_dial = any(stage.dial_until is not None for stage in self.recipe.stages)
-        mode = WeightMode.MEDIAN_MEAN if has_dial else WeightMode.MEAN
+        """The main stage's network counts: those of later stages are copies of it that were trained on."""
+        mode = WeightMode.MEDIAN_MEAN if self._has_dial() else WeightMode.MEAN
         return gain_over_constant(self.run.model(), self.dataset, mode)
+
+    def _has_dial(self) -> bool:
+        return any(stage.dial_until is not None for stage in self.recipe.stages)
 
     def _main_stage(self) -> str:
         return next(s.name for s in self.recipe.stages if s.saves == "trained")
