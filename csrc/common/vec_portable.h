@@ -112,6 +112,13 @@ struct Vec {
     return r;
   }
 
+  // *pa += the sum of a's lanes, *pb += that of b's; and one sum, in float32.
+  FL_INLINE static void add_sums(F a, F b, float* pa, float* pb) {
+    *pa += fast_sum(a);
+    *pb += fast_sum(b);
+  }
+  FL_INLINE static float fast_sum(F a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+
   // --- Philox: kCounters counters side by side, a 32-bit value in each 64-bit lane -------------
   // (the upper half of a lane may hold anything).
   static constexpr int kCounters = 2;
