@@ -256,7 +256,7 @@ class FixedStack {
     check_float(saved, kept_, "saved");
     const std::vector<SumGradients> c = read_sum_gradients(dsums, size());
     const Tensor upstream = row_major(dy);
-    const int64_t outputs = layers_.back().support.rows, width = batch_.width;
+    const int64_t outputs = layers_.back().support.rows;
     check_float(upstream, batch_.samples * batch_.rows * outputs, "dy");
     const float* kept = data(saved);
 
@@ -273,8 +273,9 @@ class FixedStack {
     Tensor dx = empty({0});
     for (int64_t l = size() - 1; l >= 0; --l) {
       const bool input = l == 0 && need_dx;
-      Tensor dx_panels = empty({input ? batch_.floats(inputs()) : 0});
-      if (input) below = {mutable_data(dx_panels), nullptr};
+      const int64_t size_of_dx = input ? batch_.floats(inputs()) : 0;
+      Tensor dx_panels = empty({(local ? 2 : 1) * size_of_dx});
+      if (input) below = {mutable_data(dx_panels), local ? mutable_data(dx_panels) + size_of_dx : nullptr};
       const int64_t units = l > 0 ? layers_[l].support.cols : 0;
       std::vector<float> bias_below(2 * batch_.samples * units, 0.0f);
       layer_back(l, kept, above, l > 0 || input ? &below : nullptr, bias_below.data(), c[l], sinks[l].weights);
@@ -283,7 +284,6 @@ class FixedStack {
       std::swap(above, below);
       bias.swap(bias_below);
     }
-    static_cast<void>(width);
     return dx;
   }
 
@@ -334,6 +334,10 @@ class FixedStack {
     const int64_t count = layer.support.count, n = bias.cols, parts = (count + kWeights - 1) / kWeights;
     sums->assign(parts + 2, RowSums{0, 0, 0, 0, 0});
     const bool sampled = estimator_ == Estimator::kSampled;
+    // What fills up the last vector is read, and should be the same bits twice.
+    for (int64_t i = 0; i < weight_rows(); ++i) {
+      std::fill(weights + i * stride(layer) + count, weights + (i + 1) * stride(layer), 0.0f);
+    }
     // Variances that nobody asks for go to scratch.
     parallel_for(0, parts, worth_threads(count, kWeightWork) ? 1 : parts, [&](int64_t first, int64_t last) {
       for (int64_t part = first; part < last; ++part) {
@@ -443,13 +447,11 @@ class FixedStack {
                         dm + (draws > 1 ? sample_of(p) * room : 0), dv, l > 0, nullptr, nullptr, nullptr,
                         nullptr, nullptr};
         if (below) b.dx = below->mean + in;
+        if (below && local) b.dx_var = below->var + in;
         if (below && l > 0) {
           b.db = bias_below + sample_of(p) * 2 * s.cols;
           b.db_var = b.db + s.cols;
-          if (local) {
-            b.half_ratio = kept + layers_[l - 1].half_ratio + in;
-            b.dx_var = below->var + in;
-          }
+          if (local) b.half_ratio = kept + layers_[l - 1].half_ratio + in;
         }
         kernels().fixed_backward(s, begin, end, b);
       }

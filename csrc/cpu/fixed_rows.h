@@ -185,9 +185,12 @@ void fixed_forward_rows(const Support& s, const Draw& draw, int64_t begin, int64
   }
 }
 
-// One column for N vectors of the batch, with gradients of its weights added to dm and dv.
+// The weights [from, to) of one column for N vectors of the batch, with their gradients added to dm and dv.
+// They are all of the column's, or those of some rows: then what goes on to dx is taken up again, and waits
+// in dx and dx_var until the last rows are done.
 template <class V, int N, bool kVar, bool kInput>
-FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_t column, int64_t first) {
+FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_t column, int64_t first,
+                                int64_t from, int64_t to, bool begins, bool ends) {
   using F = typename V::F;
   const int64_t width = b.width, offset = column * width + first;
   const F zero = V::set1(0.0f);
@@ -198,7 +201,14 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
     x2[i] = V::mul(x[i], x[i]);
     through_mean[i] = through_var[i] = zero;
   }
-  for (int64_t j = s.col_offsets[column]; j < s.col_offsets[column + 1]; ++j) {
+  if (kInput && !begins) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) {
+      through_mean[i] = V::load(b.dx + offset + i * V::kLanes);
+      if (kVar) through_var[i] = V::load(b.dx_var + offset + i * V::kLanes);
+    }
+  }
+  for (int64_t j = from; j < to; ++j) {
     const int64_t place = s.places[j], row = s.rows_of[j] * width + first;
     const float *dmean = b.dmean + row, *dvar = kVar ? b.dvar + row : nullptr;
     const F m = V::set1(kInput ? b.mean[place] : 0.0f), v = V::set1(kInput && kVar ? b.var[place] : 0.0f);
@@ -221,6 +231,14 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
     }
   }
   if (!kInput) return;
+  if (!ends) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) {
+      V::store(b.dx + offset + i * V::kLanes, through_mean[i]);
+      if (kVar) V::store(b.dx_var + offset + i * V::kLanes, through_var[i]);
+    }
+    return;
+  }
   const F two = V::set1(2.0f);
   F bias = zero, bias_var = zero;
 #pragma GCC unroll 8
@@ -231,7 +249,7 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
     if (b.relu) dx = V::select(V::lt(zero, x[i]), dx, zero);
     V::store(b.dx + at, dx);
     bias = V::add(bias, dx);
-    if (b.half_ratio) {
+    if (kVar && b.half_ratio) {
       const F through = V::mul(dx, V::load(b.half_ratio + at));
       V::store(b.dx_var + at, through);
       bias_var = V::add(bias_var, through);
@@ -240,13 +258,38 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
   if (b.db) V::add_sums(bias, bias_var, b.db + column, b.db_var + column);
 }
 
+// Gradients of this many bytes stay in the L2 cache while columns go through them.
+constexpr int64_t kRowBlockBytes = 384 << 10;
+
+// Rows that columns go through together: all, or where all would not stay in the cache, a part of them that
+// has a few weights in every column.
+inline int64_t rows_of_block(const Support& s, const FixedBackward& b) {
+  constexpr int64_t kFewWeights = 6;
+  const int64_t row_bytes = b.width * static_cast<int64_t>(sizeof(float)) * (b.dvar ? 2 : 1);
+  const int64_t wanted = (s.rows * row_bytes + kRowBlockBytes - 1) / kRowBlockBytes;
+  const int64_t most = s.cols > 0 ? s.count / s.cols / kFewWeights : 1;
+  const int64_t blocks = wanted < most ? wanted : most;
+  return blocks > 1 ? (s.rows + blocks - 1) / blocks : s.rows;
+}
+
 template <class V, bool kVar, bool kInput>
 void fixed_backward(const Support& s, int64_t begin, int64_t end, const FixedBackward& b) {
-  for (int64_t column = begin; column < end; ++column) {
-    if (!kInput && s.col_offsets[column] == s.col_offsets[column + 1]) continue;
-    for_tiles<V>(b.width, [&](int64_t first, auto n) FL_ALWAYS {
-      backward_of_tile<V, decltype(n)::value, kVar, kInput>(s, b, column, first);
-    });
+  const int64_t block = rows_of_block(s, b);
+  std::vector<int32_t> reached(s.col_offsets + begin, s.col_offsets + end);
+  for (int64_t row = 0; row == 0 || row < s.rows; row += block > 0 ? block : 1) {
+    const bool begins = row == 0, ends = row + block >= s.rows;
+    for (int64_t column = begin; column < end; ++column) {
+      const int64_t from = reached[column - begin], all = s.col_offsets[column + 1];
+      int64_t to = all;
+      if (!ends) {
+        for (to = from; to < all && s.rows_of[to] < row + block;) ++to;
+        reached[column - begin] = static_cast<int32_t>(to);
+      }
+      if (from == to && (!kInput || (!begins && !ends))) continue;
+      for_tiles<V>(b.width, [&](int64_t first, auto n) FL_ALWAYS {
+        backward_of_tile<V, decltype(n)::value, kVar, kInput>(s, b, column, first, from, to, begins, ends);
+      });
+    }
   }
 }
 

@@ -37,7 +37,7 @@ struct FixedBackward {
   // The gradient of the outputs of the layer below, through its ReLU and its noise; nullptr: not wanted.
   bool relu;
   const float* half_ratio;            // [cols][width], the layer's below
-  float *dx, *dx_var;                 // [cols][width]
+  float *dx, *dx_var;                 // [cols][width]; dx_var with dvar
   float *db, *db_var;                 // [cols], the sums of both over observations, added to
 };
 
