@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .._util.checks import check_samples
+from ..nn.fixed import FixedLinear
 from ..nn.layer import BayesianLayer, bayesian_layers
 from ..nn.linear import BayesianLinear
 from ..nn.modes import WeightMode
@@ -207,6 +208,8 @@ def _draws_posterior(layer: BayesianLayer, mode: WeightMode | str | None) -> boo
     if mode is None:
         mode = current_pass().mode or (WeightMode.RELAXED if layer.training else WeightMode.MEAN)
     if mode == WeightMode.RELAXED:
+        if isinstance(layer, FixedLinear):
+            return layer.estimator != "means"
         return not (isinstance(layer, BayesianLinear) and layer.inclusion and layer.estimator == "concrete")
     return mode == WeightMode.SAMPLED
 
