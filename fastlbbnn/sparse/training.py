@@ -36,6 +36,11 @@ def module_of(
     network = model.network
     if not all(layer.relu for layer in network.layers[:-1]) or network.layers[-1].relu:
         raise ValueError("the network has not a ReLU after every layer but the last; expected a plain perceptron")
+    if any(layer.rows == 0 for layer in network.layers):
+        raise ValueError(
+            "the model is a constant, of which no unit is left to train; select with reconnect=True, or at a lower "
+            "threshold"
+        )
     if not network.has_posterior and scale is None:
         raise ValueError(
             "the model holds means alone (posterior=False), and training needs scales to start from; give "

@@ -25,7 +25,7 @@ def make_rows(count: int, features: int, classes: int) -> tuple[torch.Tensor, to
 
 
 @pytest.mark.parametrize("block", [(1, 1), (4, 4)])
-@pytest.mark.parametrize("density", [0.2, 0.02])
+@pytest.mark.parametrize("density", [0.4, 0.1])
 def test_the_module_is_the_model(block, density):
     """Means and scales, of all raw features, and back without a change beyond the rounding of softplus."""
     small = make_small(50, 41, 33, 7, block=block, density=density)
@@ -47,7 +47,7 @@ def test_the_module_is_the_model(block, density):
 def test_training_on_improves_and_can_be_saved(estimator, tmp_path):
     small = make_small(20, 30, 4)
     x, y = make_rows(400, 20, 4)
-    better = small.train_on(x, y, epochs=15, step_size=5e-3, estimator=estimator, kl_weight=0.1)
+    better = small.train_on(x, y, epochs=60, step_size=1e-2, estimator=estimator, kl_weight=0.1)
     right = [(model(x).argmax(1) == y).float().mean().item() for model in (small, better)]
     assert right[1] > right[0] + 0.2
     for one, two in zip(small.network.layers, better.network.layers):
@@ -58,7 +58,7 @@ def test_training_on_improves_and_can_be_saved(estimator, tmp_path):
     assert torch.equal(loaded.sample(x, seed=3), better.sample(x, seed=3))
     assert loaded.provenance["trained_on"][0]["rows"] == 400
     twice = loaded.train_on(x, y, epochs=1)
-    assert [step["epochs"] for step in twice.provenance["trained_on"]] == [15, 1]
+    assert [step["epochs"] for step in twice.provenance["trained_on"]] == [60, 1]
 
 
 def test_the_same_seed_gives_the_same_bits():
@@ -96,7 +96,7 @@ def test_numbers_are_in_the_units_of_the_data():
         preparation.columns, type(preparation.target)(mean=(100.0,), scale=(40.0,))
     )
     small = fastlbbnn.select(
-        trained(6, 20, 1, density=0.8), preparation=preparation, likelihood={"name": "gaussian", "sigma": 0.5}
+        trained(6, 20, 1, density=0.8), preparation=preparation, likelihood={"name": "gaussian", "variance": 0.25}
     )
     better = small.train_on(x, target, epochs=60, step_size=1e-2, kl_weight=0.1)
     errors = [float(np.abs(np.asarray(model(x)) - target).mean()) for model in (small, better)]
@@ -122,6 +122,15 @@ def test_bad_arguments_are_explained(change, message):
     arguments = {"targets": y, "epochs": 1, **change}
     with pytest.raises(ValueError, match=message):
         small.train_on(x, arguments.pop("targets"), **arguments)
+
+
+@pytest.mark.filterwarnings("ignore:no path")
+def test_a_constant_is_refused():
+    model = trained(20, 30, 4)
+    model[0].omega.data.fill_(-3.0)
+    small = fastlbbnn.select(model, likelihood="categorical")
+    with pytest.raises(ValueError, match="the model is a constant"):
+        small.trainable()
 
 
 def test_what_does_not_belong_to_the_model_is_refused():
