@@ -76,6 +76,11 @@ struct Vec {
     return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
   }
 
+  // Loaded once where it is used often: compilers fold a load into every instruction that may have one.
+  FL_INLINE static F once(F a) {
+    asm("" : "+x"(a));
+    return a;
+  }
   FL_INLINE static void add_sums(F a, F b, float* pa, float* pb) {
     const __m256 ab = _mm256_hadd_ps(a, b);   // within halves: a a b b
     const __m256 s = _mm256_hadd_ps(ab, ab);  // a b a b

@@ -70,6 +70,11 @@ struct Vec {
     return _mm512_reduce_add_pd(_mm512_add_pd(lo, hi));
   }
 
+  // Loaded once where it is used often: compilers fold a load into every instruction that may have one.
+  FL_INLINE static F once(F a) {
+    asm("" : "+v"(a));
+    return a;
+  }
   FL_INLINE static void add_sums(F a, F b, float* pa, float* pb) {
     // Quarters: a0 a1 b0 b1 + a2 a3 b2 b3, then a lane of each half that holds the rest.
     F s = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));

@@ -112,6 +112,8 @@ struct Vec {
     return r;
   }
 
+  // A value that is to be loaded once, where it is used often.
+  FL_INLINE static F once(F a) { return a; }
   // *pa += the sum of a's lanes, *pb += that of b's; and one sum, in float32.
   FL_INLINE static void add_sums(F a, F b, float* pa, float* pb) {
     *pa += fast_sum(a);

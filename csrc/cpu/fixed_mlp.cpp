@@ -34,10 +34,11 @@ const int32_t* indices(const Tensor& t, int64_t numel, int64_t limit, const char
                       t.numel() == numel,
                   "fastlbbnn: ", name, " must be a contiguous int32 CPU tensor of ", numel, " elements");
   const auto* p = static_cast<const int32_t*>(t.const_data_ptr());
-  uint32_t most = 0;
-  for (int64_t i = 0; i < numel; ++i) most = std::max(most, static_cast<uint32_t>(p[i]));
-  STD_TORCH_CHECK(numel == 0 || static_cast<int64_t>(most) < limit, "fastlbbnn: ", name,
-                  " points outside of its layer");
+  // The sign of either number says that an index is outside.
+  const uint32_t last = static_cast<uint32_t>(limit - 1);
+  uint32_t signs = 0;
+  for (int64_t i = 0; i < numel; ++i) signs |= static_cast<uint32_t>(p[i]) | (last - static_cast<uint32_t>(p[i]));
+  STD_TORCH_CHECK(signs >> 31 == 0, "fastlbbnn: ", name, " points outside of its layer");
   return p;
 }
 
@@ -273,9 +274,8 @@ class FixedStack {
     Tensor dx = empty({0});
     for (int64_t l = size() - 1; l >= 0; --l) {
       const bool input = l == 0 && need_dx;
-      const int64_t size_of_dx = input ? batch_.floats(inputs()) : 0;
-      Tensor dx_panels = empty({(local ? 2 : 1) * size_of_dx});
-      if (input) below = {mutable_data(dx_panels), local ? mutable_data(dx_panels) + size_of_dx : nullptr};
+      Tensor dx_panels = empty({input ? batch_.floats(inputs()) : 0});
+      if (input) below = {mutable_data(dx_panels), nullptr};
       const int64_t units = l > 0 ? layers_[l].support.cols : 0;
       std::vector<float> bias_below(2 * batch_.samples * units, 0.0f);
       layer_back(l, kept, above, l > 0 || input ? &below : nullptr, bias_below.data(), c[l], sinks[l].weights);
@@ -334,18 +334,26 @@ class FixedStack {
     const int64_t count = layer.support.count, n = bias.cols, parts = (count + kWeights - 1) / kWeights;
     sums->assign(parts + 2, RowSums{0, 0, 0, 0, 0});
     const bool sampled = estimator_ == Estimator::kSampled;
-    // What fills up the last vector is read, and should be the same bits twice.
-    for (int64_t i = 0; i < weight_rows(); ++i) {
+    // What fills up a row of weights is never used, and should be the same bits twice all the same.
+    for (int64_t i = 0; sampled && i < weight_rows(); ++i) {
       std::fill(weights + i * stride(layer) + count, weights + (i + 1) * stride(layer), 0.0f);
     }
-    // Variances that nobody asks for go to scratch.
+    if (!sampled) {
+      std::fill(weights + weight_rows() * count, weights + weight_rows() * stride(layer), 0.0f);
+    }
     parallel_for(0, parts, worth_threads(count, kWeightWork) ? 1 : parts, [&](int64_t first, int64_t last) {
       for (int64_t part = first; part < last; ++part) {
         const int64_t at = part * kWeights, m = std::min(kWeights, count - at);
-        float* scratch = thread_scratch(2 * kWeights);
-        float* mean = sampled ? scratch : weights + at;
-        float* var = is_local() ? weights + stride(layer) + at : scratch + kWeights;
+        float *mean = thread_scratch(2 * kWeights), *var = mean + kWeights;
         kernels().moments(part_of(q, at, m), 0, 1, mean, var, sums->data() + part);
+        if (is_local()) {
+          for (int64_t i = 0; i < m; ++i) {
+            weights[2 * (at + i)] = mean[i];
+            weights[2 * (at + i) + 1] = var[i];
+          }
+        } else if (!sampled) {
+          std::copy_n(mean, m, weights + at);
+        }
       }
     });
     for (int64_t s = 0; sampled && s < batch_.samples; ++s) {
@@ -391,7 +399,6 @@ class FixedStack {
       const float* weights = weights_of(layer, kept + layer.weights, p);
       const float* own_bias = bias.empty() ? nullptr : bias.data();
       const FixedForward f{batch_.width, row_in_sample(p), panel_of(below, l, p), weights,
-                           is_local() ? weights + stride(layer) : nullptr,
                            own_bias ? own_bias + (draws() > 1 ? s * n : 0) : nullptr,
                            own_bias && is_local() ? own_bias + n : nullptr, y + p * area,
                            is_local() ? kept + layer.half_ratio + p * area : nullptr, l + 1 < size()};
@@ -432,28 +439,48 @@ class FixedStack {
     const Support& s = layer.support;
     const int64_t room = stride(layer), draws = this->draws();
     const bool local = is_local();
-    // Of the weights, by draw: dm, and dv (of the means zero, which stands for no variance).
-    Tensor gradients = empty({(draws + 1) * room});
-    float* dm = mutable_data(gradients);
-    float* dv = dm + draws * room;
-    std::memset(dm, 0, (draws + 1) * room * sizeof(float));
+    // Weights and their gradients by columns, in pairs for both products; gradients are brought into the order of
+    // rows at the end. Each access to the other order waits for memory, so there is one a weight each way.
+    const int64_t pair = local ? 2 : 1;
+    Tensor weights_tensor = empty({below ? pair * room : 0}), columns_tensor = empty({draws * pair * room});
+    Tensor rows_tensor = empty({draws * pair * room});
+    float *by_columns = mutable_data(weights_tensor), *dw_columns = mutable_data(columns_tensor);
+    float* dw = mutable_data(rows_tensor);
+    std::memset(dw_columns, 0, draws * pair * room * sizeof(float));
     const float* x = l > 0 ? kept + layers_[l - 1].y : kept;
     for_units(s.col_offsets, s.cols, 1, batch_.panels() * batch_.width * 4, [&](int64_t begin, int64_t end) {
+      const int64_t from = s.col_offsets[begin], to = s.col_offsets[end];
+      const float* gathered = nullptr;
       for (int64_t p = 0; p < batch_.panels(); ++p) {
         const float* weights = weights_of(layer, kept + layer.weights, p);
+        if (below && weights != gathered) {
+          for (int64_t j = from; j < to; ++j) copy_pair(weights, s.places[j], by_columns, j, local);
+          gathered = weights;
+        }
         const int64_t in = p * s.cols * batch_.width, out = p * s.rows * batch_.width;
-        FixedBackward b{batch_.width, panel_of(x, l, p), weights, local ? weights + room : nullptr,
-                        above.mean + out, local ? above.var + out : nullptr,
-                        dm + (draws > 1 ? sample_of(p) * room : 0), dv, l > 0, nullptr, nullptr, nullptr,
-                        nullptr, nullptr};
+        FixedBackward b{};
+        b.width = batch_.width;
+        b.x = panel_of(x, l, p);
+        b.weights = by_columns;
+        b.dw = dw_columns + (draws > 1 ? sample_of(p) * room : 0);
+        b.dmean = above.mean + out;
+        b.relu = l > 0;
+        if (local) b.dvar = above.var + out;
         if (below) b.dx = below->mean + in;
-        if (below && local) b.dx_var = below->var + in;
         if (below && l > 0) {
           b.db = bias_below + sample_of(p) * 2 * s.cols;
           b.db_var = b.db + s.cols;
-          if (local) b.half_ratio = kept + layers_[l - 1].half_ratio + in;
+          if (local) {
+            b.half_ratio = kept + layers_[l - 1].half_ratio + in;
+            b.dx_var = below->var + in;
+          }
         }
         kernels().fixed_backward(s, begin, end, b);
+      }
+      for (int64_t d = 0; d < draws; ++d) {
+        for (int64_t j = from; j < to; ++j) {
+          copy_pair(dw_columns + d * room, j, dw + d * room, s.places[j], local);
+        }
       }
     });
     const Posterior& q = layer.parameters.weights;
@@ -463,16 +490,30 @@ class FixedStack {
       for (int64_t part = first; part < last; ++part) {
         const int64_t at = part * kWeights, n = std::min(kWeights, s.count - at);
         const PartSink to(sink, at);
-        if (estimator_ != Estimator::kSampled) {
-          kernels().moments_backward(part_of(q, at, n), 0, 1, {dm + at, dv + at, 0}, c, to.sink);
-        } else {
-          // The draws of eps are twice as far apart as those of dw: in turn, so that strides agree.
-          drawn_weights_back(part_of(q, at, n), dm + at, eps + at, room, c, to.sink);
+        if (estimator_ == Estimator::kSampled) {
+          drawn_weights_back(part_of(q, at, n), dw + at, eps + at, room, c, to.sink);
+          continue;
         }
+        float *dm = thread_scratch(2 * kWeights), *dv = dm + kWeights;
+        for (int64_t i = 0; i < n; ++i) {
+          dm[i] = dw[pair * (at + i)];
+          dv[i] = local ? dw[2 * (at + i) + 1] : 0.0f;   // the means have no variance
+        }
+        kernels().moments_backward(part_of(q, at, n), 0, 1, {dm, dv, 0}, c, to.sink);
       }
     });
   }
 
+  // One weight, or its pair.
+  static void copy_pair(const float* from, int64_t i, float* to, int64_t j, bool pair) {
+    if (pair) {
+      std::memcpy(to + 2 * j, from + 2 * i, 2 * sizeof(float));
+    } else {
+      to[j] = from[i];
+    }
+  }
+
+  // The draws of eps are twice as far apart as those of dw: brought to one distance.
   void drawn_weights_back(const Posterior& q, const float* dw, const float* eps, int64_t room,
                           const SumGradients& c, const GradientSink& sink) const {
     const int64_t n = padded(q.cols), samples = batch_.samples;

@@ -106,10 +106,10 @@ FL_INLINE void products_of_row(const Support& s, const FixedForward& f, int64_t 
   const int64_t width = f.width;
   for (int64_t j = s.row_offsets[row]; j < s.row_offsets[row + 1]; ++j) {
     const float* x = f.x + s.columns[j] * width + first;
-    const F m = V::set1(f.mean[j]), v = V::set1(kVar ? f.var[j] : 0.0f);
+    const F m = V::set1(f.weights[kVar ? 2 * j : j]), v = V::set1(kVar ? f.weights[2 * j + 1] : 0.0f);
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
-      const F value = V::load(x + i * V::kLanes);
+      const F value = V::once(V::load(x + i * V::kLanes));
       mean[i] = V::fma(m, value, mean[i]);
       if (kVar) var[i] = V::fma(V::mul(v, value), value, var[i]);
     }
@@ -167,7 +167,7 @@ template <class V>
 void fixed_forward_rows(const Support& s, const Draw& draw, int64_t begin, int64_t end,
                         const FixedForward& f) {
   alignas(64) float eps[4][kMostWidth];
-  if (f.var) {
+  if (f.half_ratio) {
     for (int64_t group = begin; group < end; group += 4) {
       normals_of_batch<V>(draw, group / 4, f.first_row, f.width, eps);
       for (int64_t row = group; row < group + 4 && row < end; ++row) {
@@ -185,12 +185,9 @@ void fixed_forward_rows(const Support& s, const Draw& draw, int64_t begin, int64
   }
 }
 
-// The weights [from, to) of one column for N vectors of the batch, with their gradients added to dm and dv.
-// They are all of the column's, or those of some rows: then what goes on to dx is taken up again, and waits
-// in dx and dx_var until the last rows are done.
+// One column for N vectors of the batch, with the gradients of its weights added to dw.
 template <class V, int N, bool kVar, bool kInput>
-FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_t column, int64_t first,
-                                int64_t from, int64_t to, bool begins, bool ends) {
+FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_t column, int64_t first) {
   using F = typename V::F;
   const int64_t width = b.width, offset = column * width + first;
   const F zero = V::set1(0.0f);
@@ -201,44 +198,30 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
     x2[i] = V::mul(x[i], x[i]);
     through_mean[i] = through_var[i] = zero;
   }
-  if (kInput && !begins) {
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) {
-      through_mean[i] = V::load(b.dx + offset + i * V::kLanes);
-      if (kVar) through_var[i] = V::load(b.dx_var + offset + i * V::kLanes);
-    }
-  }
-  for (int64_t j = from; j < to; ++j) {
-    const int64_t place = s.places[j], row = s.rows_of[j] * width + first;
+  for (int64_t j = s.col_offsets[column]; j < s.col_offsets[column + 1]; ++j) {
+    const int64_t row = s.rows_of[j] * width + first;
     const float *dmean = b.dmean + row, *dvar = kVar ? b.dvar + row : nullptr;
-    const F m = V::set1(kInput ? b.mean[place] : 0.0f), v = V::set1(kInput && kVar ? b.var[place] : 0.0f);
+    const F m = V::set1(kInput ? b.weights[kVar ? 2 * j : j] : 0.0f);
+    const F v = V::set1(kInput && kVar ? b.weights[2 * j + 1] : 0.0f);
     F dm = zero, dv = zero;
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
-      const F up = V::load(dmean + i * V::kLanes);
+      const F up = V::once(V::load(dmean + i * V::kLanes));
       dm = V::fma(up, x[i], dm);
       if (kInput) through_mean[i] = V::fma(m, up, through_mean[i]);
       if (kVar) {
-        const F up_var = V::load(dvar + i * V::kLanes);
+        const F up_var = V::once(V::load(dvar + i * V::kLanes));
         dv = V::fma(up_var, x2[i], dv);
         if (kInput) through_var[i] = V::fma(v, up_var, through_var[i]);
       }
     }
     if (kVar) {
-      V::add_sums(dm, dv, b.dm + place, b.dv + place);
+      V::add_sums(dm, dv, b.dw + 2 * j, b.dw + 2 * j + 1);
     } else {
-      b.dm[place] += V::fast_sum(dm);
+      b.dw[j] += V::fast_sum(dm);
     }
   }
   if (!kInput) return;
-  if (!ends) {
-#pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) {
-      V::store(b.dx + offset + i * V::kLanes, through_mean[i]);
-      if (kVar) V::store(b.dx_var + offset + i * V::kLanes, through_var[i]);
-    }
-    return;
-  }
   const F two = V::set1(2.0f);
   F bias = zero, bias_var = zero;
 #pragma GCC unroll 8
@@ -258,38 +241,13 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
   if (b.db) V::add_sums(bias, bias_var, b.db + column, b.db_var + column);
 }
 
-// Gradients of this many bytes stay in the L2 cache while columns go through them.
-constexpr int64_t kRowBlockBytes = 384 << 10;
-
-// Rows that columns go through together: all, or where all would not stay in the cache, a part of them that
-// has a few weights in every column.
-inline int64_t rows_of_block(const Support& s, const FixedBackward& b) {
-  constexpr int64_t kFewWeights = 6;
-  const int64_t row_bytes = b.width * static_cast<int64_t>(sizeof(float)) * (b.dvar ? 2 : 1);
-  const int64_t wanted = (s.rows * row_bytes + kRowBlockBytes - 1) / kRowBlockBytes;
-  const int64_t most = s.cols > 0 ? s.count / s.cols / kFewWeights : 1;
-  const int64_t blocks = wanted < most ? wanted : most;
-  return blocks > 1 ? (s.rows + blocks - 1) / blocks : s.rows;
-}
-
 template <class V, bool kVar, bool kInput>
 void fixed_backward(const Support& s, int64_t begin, int64_t end, const FixedBackward& b) {
-  const int64_t block = rows_of_block(s, b);
-  std::vector<int32_t> reached(s.col_offsets + begin, s.col_offsets + end);
-  for (int64_t row = 0; row == 0 || row < s.rows; row += block > 0 ? block : 1) {
-    const bool begins = row == 0, ends = row + block >= s.rows;
-    for (int64_t column = begin; column < end; ++column) {
-      const int64_t from = reached[column - begin], all = s.col_offsets[column + 1];
-      int64_t to = all;
-      if (!ends) {
-        for (to = from; to < all && s.rows_of[to] < row + block;) ++to;
-        reached[column - begin] = static_cast<int32_t>(to);
-      }
-      if (from == to && (!kInput || (!begins && !ends))) continue;
-      for_tiles<V>(b.width, [&](int64_t first, auto n) FL_ALWAYS {
-        backward_of_tile<V, decltype(n)::value, kVar, kInput>(s, b, column, first, from, to, begins, ends);
-      });
-    }
+  for (int64_t column = begin; column < end; ++column) {
+    if (!kInput && s.col_offsets[column] == s.col_offsets[column + 1]) continue;
+    for_tiles<V>(b.width, [&](int64_t first, auto n) FL_ALWAYS {
+      backward_of_tile<V, decltype(n)::value, kVar, kInput>(s, b, column, first);
+    });
   }
 }
 

@@ -21,9 +21,9 @@ struct Support {
 struct FixedForward {
   int64_t width, first_row;           // observations, and which is the first
   const float* x;                     // [cols][width]
-  const float *mean, *var;            // [count]; no var: one product, no noise
+  const float* weights;               // [count][2], mean and variance, or [count] without noise
   const float *bias_mean, *bias_var;  // [rows] or nullptr
-  float *y, *half_ratio;              // [rows][width]; half_ratio = eps / (2 std), with var
+  float *y, *half_ratio;              // [rows][width]; half_ratio = eps / (2 std), or nullptr: no noise
   bool relu;
 };
 
@@ -31,13 +31,14 @@ struct FixedForward {
 struct FixedBackward {
   int64_t width;
   const float* x;                     // [cols][width]
-  const float *mean, *var;            // [count]
+  // In the order of columns, as they are walked through: [count][2], or [count] where there is no dvar.
+  const float* weights;               // for dx alone
+  float* dw;                          // added to
   const float *dmean, *dvar;          // [rows][width]; no dvar: one product
-  float *dm, *dv;                     // [count], added to
   // The gradient of the outputs of the layer below, through its ReLU and its noise; nullptr: not wanted.
   bool relu;
   const float* half_ratio;            // [cols][width], the layer's below
-  float *dx, *dx_var;                 // [cols][width]; dx_var with dvar
+  float *dx, *dx_var;                 // [cols][width]; dx_var with half_ratio
   float *db, *db_var;                 // [cols], the sums of both over observations, added to
 };
 
