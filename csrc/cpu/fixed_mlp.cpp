@@ -142,6 +142,44 @@ void for_units(const int32_t* offsets, int64_t units, int64_t unit, int64_t work
   parallel_for(0, threads, 1, [&](int64_t first, int64_t last) { body(begin_of(first), begin_of(last)); });
 }
 
+// How far ahead the other order is asked for: each access there waits for memory.
+constexpr int64_t kAhead = 24;
+
+// The weights [from, to) of the order of columns, from that of rows: numbers, or pairs of them.
+template <class T>
+void gather(const Support& s, int64_t from, int64_t to, const T* rows, T* columns) {
+  const int32_t* places = s.places;
+  const int64_t far = to - kAhead;
+  for (int64_t j = from; j < to; ++j) {
+    if (j < far) __builtin_prefetch(rows + places[j + kAhead]);
+    columns[j] = rows[places[j]];
+  }
+}
+
+template <class T>
+void scatter(const Support& s, int64_t from, int64_t to, const T* columns, T* rows) {
+  const int32_t* places = s.places;
+  const int64_t far = to - kAhead;
+  for (int64_t j = from; j < to; ++j) {
+    if (j < far) __builtin_prefetch(rows + places[j + kAhead], 1);
+    rows[places[j]] = columns[j];
+  }
+}
+
+struct Pair {
+  float mean, var;
+};
+
+void to_columns(const Support& s, int64_t from, int64_t to, const float* rows, float* columns, bool pairs) {
+  if (!pairs) return gather(s, from, to, rows, columns);
+  gather(s, from, to, reinterpret_cast<const Pair*>(rows), reinterpret_cast<Pair*>(columns));
+}
+
+void to_rows(const Support& s, int64_t from, int64_t to, const float* columns, float* rows, bool pairs) {
+  if (!pairs) return scatter(s, from, to, columns, rows);
+  scatter(s, from, to, reinterpret_cast<const Pair*>(columns), reinterpret_cast<Pair*>(rows));
+}
+
 // out [units][width] = rows [first, first + n) of x [.., units], transposed; what is missing is zero.
 void to_panel(const float* x, int64_t units, int64_t n, int64_t width, float* out) {
   constexpr int64_t kTile = 16;
@@ -454,7 +492,7 @@ class FixedStack {
       for (int64_t p = 0; p < batch_.panels(); ++p) {
         const float* weights = weights_of(layer, kept + layer.weights, p);
         if (below && weights != gathered) {
-          for (int64_t j = from; j < to; ++j) copy_pair(weights, s.places[j], by_columns, j, local);
+          to_columns(s, from, to, weights, by_columns, local);
           gathered = weights;
         }
         const int64_t in = p * s.cols * batch_.width, out = p * s.rows * batch_.width;
@@ -477,11 +515,7 @@ class FixedStack {
         }
         kernels().fixed_backward(s, begin, end, b);
       }
-      for (int64_t d = 0; d < draws; ++d) {
-        for (int64_t j = from; j < to; ++j) {
-          copy_pair(dw_columns + d * room, j, dw + d * room, s.places[j], local);
-        }
-      }
+      for (int64_t d = 0; d < draws; ++d) to_rows(s, from, to, dw_columns + d * room, dw + d * room, local);
     });
     const Posterior& q = layer.parameters.weights;
     const int64_t parts = (s.count + kWeights - 1) / kWeights;
@@ -502,15 +536,6 @@ class FixedStack {
         kernels().moments_backward(part_of(q, at, n), 0, 1, {dm, dv, 0}, c, to.sink);
       }
     });
-  }
-
-  // One weight, or its pair.
-  static void copy_pair(const float* from, int64_t i, float* to, int64_t j, bool pair) {
-    if (pair) {
-      std::memcpy(to + 2 * j, from + 2 * i, 2 * sizeof(float));
-    } else {
-      to[j] = from[i];
-    }
   }
 
   // The draws of eps are twice as far apart as those of dw: brought to one distance.
