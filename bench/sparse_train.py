@@ -27,7 +27,6 @@ from typing import Any
 import torch
 from report import Row, machine, print_table, write_json
 from sparse_variants import random_model
-from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 from variants import N_DATA, Problem, dense_net, parse_problem

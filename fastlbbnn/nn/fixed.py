@@ -75,13 +75,13 @@ class FixedLinear(LinearLayer):
         self.estimator = estimator
         self.prior = copy.deepcopy(prior) if prior is not None else FixedPrior()
         self._blocks = support.rows * support.cols if blocks is None else blocks
-        self._included = support.count if included is None else included
+        self._included = support.weights if included is None else included
         for name, t in zip(Support._fields, support):
             # By columns it is the same again.
             self.register_buffer(name, t.to(device).contiguous(), persistent=name in ("row_offsets", "columns"))
         kwargs = {"device": device, "dtype": dtype}
         for name in _OF_WEIGHTS:
-            setattr(self, name, nn.Parameter(torch.empty(support.count, **kwargs)))
+            setattr(self, name, nn.Parameter(torch.empty(support.weights, **kwargs)))
         for name in _OF_BIASES:
             self.register_parameter(name, nn.Parameter(torch.empty(support.rows, **kwargs)) if bias else None)
         with torch.no_grad():

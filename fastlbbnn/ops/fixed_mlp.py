@@ -179,7 +179,7 @@ def fixed_mlp(
     """
     layers = [LayerParameters(*layer) for layer in parameters]  # type: ignore[arg-type]
     if included is None:
-        included = [support.count for support in supports]
+        included = [support.weights for support in supports]
     if not len(layers) == len(supports) == len(included) >= 1:
         raise ValueError(
             f"{len(layers)} layers, {len(supports)} supports and {len(included)} numbers of indicators; expected "
@@ -211,12 +211,12 @@ def check_layer(name: str, layer: LayerParameters, support: Support) -> None:
     if not kappa.dtype.is_floating_point:
         raise TypeError(f"{name}: kappa is {kappa.dtype}; expected a floating dtype")
     for field, t in zip(LayerParameters._fields, layer):
-        size = support.rows if field.startswith("bias") else support.count
+        size = support.rows if field.startswith("bias") else support.weights
         if t is None:
             continue
         if tuple(t.shape) != (size,):
             raise ValueError(
-                f"{name}: {field} is {shape_of(t)}; expected [{size}] with a support of {support.count} weights "
+                f"{name}: {field} is {shape_of(t)}; expected [{size}] with a support of {support.weights} weights "
                 f"in [{support.rows}, {support.cols}]"
             )
         if t.dtype != kappa.dtype or t.device != kappa.device:

@@ -40,7 +40,7 @@ class Support(NamedTuple):
         return self.col_offsets.shape[0] - 1
 
     @property
-    def count(self) -> int:
+    def weights(self) -> int:
         """Weights that are kept."""
         return self.columns.shape[0]
 
@@ -105,7 +105,7 @@ def fixed_mlp(
         if i > 0:
             x = torch.relu(x)
         x = _layer(x, layer, support, seeds.reshape(-1)[i], samples, estimator)
-        sums.append(_sums(layer, support.count if included is None else included[i]))
+        sums.append(_sums(layer, support.weights if included is None else included[i]))
     return x.to(given), torch.stack(sums)
 
 

@@ -93,21 +93,19 @@ def network_of(network: SparseNetwork, module: FixedMLP) -> SparseNetwork:
             f"{[layer.nnz for layer in network.layers]}; expected the module that trainable() made of it"
         )
     for layer, new in zip(network.layers, trained):
-        changed = {
-            "mean": _numpy(new.kappa), "scale": _numpy(reference.softplus(new.rho)),
-            "bias_mean": layer.bias_mean if new.bias_kappa is None else _numpy(new.bias_kappa),
-            "bias_scale": (
-                np.zeros(layer.rows, np.float32) if new.bias_rho is None
-                else _numpy(reference.softplus(new.bias_rho))
-            ),
-        }  # fmt: skip
+        mean, scale = _numpy(new.kappa), _numpy(reference.softplus(new.rho))
+        bias_mean, bias_scale = layer.bias_mean, np.zeros(layer.rows, np.float32)
+        if new.bias_kappa is not None and new.bias_rho is not None:
+            bias_mean, bias_scale = _numpy(new.bias_kappa), _numpy(reference.softplus(new.bias_rho))
         blocks = layer.blocks
         if blocks is not None:
             places = places_in_blocks(layer)
             values, scales = (np.zeros_like(blocks.values) for _ in range(2))
-            values.ravel()[places], scales.ravel()[places] = changed["mean"], changed["scale"]
+            values.ravel()[places], scales.ravel()[places] = mean, scale
             blocks = replace(blocks, values=values, scales=scales)
-        layers.append(replace(layer, **changed, blocks=blocks))
+        layers.append(
+            replace(layer, mean=mean, scale=scale, bias_mean=bias_mean, bias_scale=bias_scale, blocks=blocks)
+        )
     # Constants of removed units are in the biases now, with the biases' own posterior.
     return replace(network, layers=layers, constants=[])
 

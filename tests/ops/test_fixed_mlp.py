@@ -32,8 +32,8 @@ def make_stack(sizes, density=0.3, *, gated=False, bias=True, masks=None):
         g = torch.Generator().manual_seed(100 + i)
         normal = lambda count, scale, shift, g=g: torch.randn(count, generator=g) * scale + shift  # noqa: E731
         stack.append(LayerParameters(
-            normal(support.count, 0.5, 0.0), normal(support.count, 1.5, -3.0),
-            normal(support.count, 2.0, 0.0) if gated else None,
+            normal(support.weights, 0.5, 0.0), normal(support.weights, 1.5, -3.0),
+            normal(support.weights, 2.0, 0.0) if gated else None,
             normal(n, 1.0, 0.0) if bias else None, normal(n, 1.0, -2.0) if bias else None,
         ))  # fmt: skip
         supports.append(support)
@@ -202,7 +202,7 @@ def flat_arguments(estimator, *, sizes=(13, 41, 5), batch=9, samples=1, gated=Fa
     stack, supports = make_stack(sizes, 0.4, gated=gated)
     parameters = [torch.empty(0) if p is None else p for layer in stack for p in layer]
     structure = [t for support in supports for t in support]
-    how = (seeds_of(len(stack)), samples, estimator, [s.count for s in supports])
+    how = (seeds_of(len(stack)), samples, estimator, [s.weights for s in supports])
     return make_x(batch, sizes[0]), parameters, structure, how
 
 
@@ -253,7 +253,7 @@ def test_a_second_derivative_is_refused():
 def test_neither_threads_nor_repetition_change_a_bit(estimator):
     sizes, batch = (300, 700, 500, 10), 250  # enough work for several threads
     x, parameters, structure, how = flat_arguments(estimator, sizes=sizes, batch=batch)
-    y, sums, saved = OPS.fixed_mlp_fwd(x, parameters, structure, *how)
+    y, sums, _ = OPS.fixed_mlp_fwd(x, parameters, structure, *how)
     dy, dsums = torch.randn_like(y), torch.randn_like(sums)
 
     def everything():
