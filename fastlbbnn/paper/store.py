@@ -1,4 +1,4 @@
-"""The results of runs as tidy tables: what a repository keeps of them in the place of their folders.
+"""The results of runs as tidy tables: what a repository keeps of them instead of their folders.
 
     runs.csv           one row per run: how it was trained, how long that took, on which machine
     predictions.csv    one row per run, saved network and way to predict: accuracy, density, ...
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .._util.files import replace_file
+from ..runs.recipe import decisive
 
 Row = dict[str, Any]
 
@@ -60,9 +61,8 @@ class Stored:
 
 
 def recipe_hash(config: Mapping[str, Any]) -> str:
-    """Of all that decides a run; words about the recipe are not part of it."""
-    plain = {key: value for key, value in config.items() if key != "notes"}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+    """Of all that decides a run (``runs.recipe.decisive``)."""
+    return hashlib.sha256(json.dumps(decisive(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
 class ResultStore(Mapping[str, Stored]):

@@ -57,9 +57,11 @@ class DenseState:
 
     def _converted(self, state: dict[str, Any], *, to_dense: bool) -> dict[str, Any]:
         def convert(support: Support, t: Tensor) -> Tensor:
-            if t.dim() == 0:
-                return t  # the step
-            return support.dense(t) if to_dense else t[support.by_rows()].contiguous()
+            if to_dense and t.shape == (support.weights,):
+                return support.dense(t)
+            if not to_dense and t.shape == (support.rows, support.cols):
+                return t[support.by_rows()].contiguous()
+            return t  # such as the step
 
         moments = {
             i: {name: convert(self._supports[i], t) for name, t in own.items()} if i in self._supports else own

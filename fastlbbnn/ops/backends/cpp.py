@@ -46,7 +46,7 @@ class CppBackend(Backend):
     name = "cpp"
     describes = "fused C++ kernels on CPU, float32"
     fused = frozenset(
-        ("fixed_mlp", "gated_linear", "gated_mlp", "local_linear", "kl_sums", "mixture_linear")
+        ("fixed_mlp", "gated_linear", "gated_mlp", "kl_sums", "local_linear", "local_mlp", "mixture_linear")
     )
     keeps_draws = True
 
