@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .. import ops
 from .._util.checks import check_choice
 from .._util.dtypes import autocast
-from ..ops.dispatch import call
+from ..ops.dispatch import call, choose
 from ..ops.fixed_mlp import FIXED_MLP, Support
 from ..reference.fixed_mlp import ESTIMATORS
 from ..reference.parameters import LayerParameters
@@ -342,6 +342,11 @@ class FixedMLP(MLP):
             elif type(module) is not nn.ReLU:
                 return None
         return layers
+
+
+def costs_what_it_keeps(layer: BayesianLinear) -> bool:
+    """Whether kernels compute with the kept weights of this layer alone; else masks stand in for them."""
+    return FIXED_MLP.name in choose(layer.kappa).fused
 
 
 def dense_layers(model: nn.Module) -> list[BayesianLinear] | None:

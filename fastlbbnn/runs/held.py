@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from ..nn.fixed import FixedMLP, dense_layers
+from ..nn.fixed import FixedMLP, costs_what_it_keeps, dense_layers
 from ..nn.modes import WeightMode
-from ..ops.dispatch import choose
-from ..ops.fixed_mlp import Support
 from .recipe import Stage
+
+if TYPE_CHECKING:
+    from ..ops.fixed_mlp import Support
 
 #: Share of the weights above which dense kernels are as fast.
 MOST = 0.5
@@ -30,8 +31,7 @@ def held_network(network: nn.Module, stage: Stage, threshold: float) -> FixedMLP
         return None
     if any(size > 0.0 and kind not in _KINDS for kind, size in stage.step_sizes.items()):
         return None
-    kappa = layers[0].kappa
-    if kappa.device.type != "cpu" or "fixed_mlp" not in choose(kappa).fused:
+    if not all(costs_what_it_keeps(layer) for layer in layers):
         return None
     if any(module._forward_hooks or module._forward_pre_hooks for module in network.modules()):
         return None

@@ -14,9 +14,6 @@ from torch import Tensor
 
 from .. import reference
 from .._util.checks import check_positive_int
-from ..inference.elbo import elbo
-from ..inference.likelihoods import Likelihood, set_likelihood
-from ..inference.optim import Adam, param_groups
 from ..nn.fixed import FixedLinear, FixedMLP
 from ..nn.priors import Prior
 from ..ops.fixed_mlp import Support
@@ -33,6 +30,8 @@ def module_of(
     model: SparseModel, *, estimator: str = "local", prior: Prior | None = None, scale: float | None = None
 ) -> FixedMLP:
     """The kept weights of a selected network as a module: see ``SparseModel.trainable``."""
+    from ..inference.likelihoods import Likelihood, set_likelihood
+
     network = model.network
     if not all(layer.relu for layer in network.layers[:-1]) or network.layers[-1].relu:
         raise ValueError("the network has not a ReLU after every layer but the last; expected a plain perceptron")
@@ -130,6 +129,9 @@ def train_on(
     seed: int,
 ) -> SparseModel:
     """See ``SparseModel.train_on``."""
+    from ..inference.elbo import elbo
+    from ..inference.optim import Adam, param_groups
+
     check_positive_int("epochs", epochs)
     check_positive_int("batch", batch)
     module = module_of(model, estimator=estimator, prior=prior, scale=scale)
