@@ -180,32 +180,48 @@ void to_rows(const Support& s, int64_t from, int64_t to, const float* columns, f
   scatter(s, from, to, reinterpret_cast<const Pair*>(columns), reinterpret_cast<Pair*>(rows));
 }
 
-// out [units][width] = rows [first, first + n) of x [.., units], transposed; what is missing is zero.
-void to_panel(const float* x, int64_t units, int64_t n, int64_t width, float* out) {
-  constexpr int64_t kTile = 16;
-  for (int64_t k = 0; k < units; k += kTile) {
-    const int64_t tile = std::min(kTile, units - k);
-    for (int64_t u = 0; u < tile; ++u) {
-      float* to = out + (k + u) * width;
-      for (int64_t b = 0; b < n; ++b) to[b] = x[b * units + k + u];
+// body(begin, end) for parts of the units, where only numbers are moved.
+template <class Body>
+void for_moves(int64_t units, int64_t observations, const Body& body) {
+  constexpr int64_t kMoveWork = 16;
+  parallel_for(0, units, worth_threads(units * observations, kMoveWork) ? 64 : units, body);
+}
+
+// out [units][width] = the first n rows of x [.., units], transposed, for units [begin, end); what is missing
+// is zero.
+void to_panel(const float* x, int64_t units, int64_t begin, int64_t end, int64_t n, int64_t width, float* out) {
+  constexpr int64_t kTile = 16;   // units in a cache line of x
+  for (int64_t k = begin; k < end; k += kTile) {
+    for (int64_t u = k; u < std::min(k + kTile, end); ++u) {
+      float* to = out + u * width;
+      for (int64_t b = 0; b < n; ++b) to[b] = x[b * units + u];
       for (int64_t b = n; b < width; ++b) to[b] = 0.0f;
     }
   }
 }
 
 // The other way round, stored or added.
-void from_panel(const float* panel, int64_t units, int64_t n, int64_t width, bool add, float* out) {
+void from_panel(const float* panel, int64_t units, int64_t begin, int64_t end, int64_t n, int64_t width, bool add,
+                float* out) {
   constexpr int64_t kTile = 16;
-  for (int64_t k = 0; k < units; k += kTile) {
-    const int64_t tile = std::min(kTile, units - k);
+  for (int64_t k = begin; k < end; k += kTile) {
+    const int64_t last = std::min(k + kTile, end);
     for (int64_t b = 0; b < n; ++b) {
-      float* to = out + b * units + k;
-      for (int64_t u = 0; u < tile; ++u) {
-        const float value = panel[(k + u) * width + b];
-        to[u] = add ? to[u] + value : value;
-      }
+      float* to = out + b * units;
+      for (int64_t u = k; u < last; ++u) to[u] = add ? to[u] + panel[u * width + b] : panel[u * width + b];
     }
   }
+}
+
+// Of a whole number of units, added up side by side.
+float sum_of(const float* x, int64_t width) {
+  float sums[kWidthUnit] = {};
+  for (int64_t b = 0; b < width; b += kWidthUnit) {
+    for (int64_t i = 0; i < kWidthUnit; ++i) sums[i] += x[b + i];
+  }
+  float total = 0.0f;
+  for (const float sum : sums) total += sum;
+  return total;
 }
 
 struct Sinks {
@@ -266,10 +282,12 @@ class FixedStack {
     check_float(rows, (shared_ ? 1 : batch_.samples) * batch_.rows * inputs(), "x");
     Tensor saved = empty({kept_});
     float* kept = mutable_data(saved);
-    for (int64_t p = 0; p < x_panels_; ++p) {
-      to_panel(data(rows) + first_row_of(p) * inputs(), inputs(), rows_of(p), batch_.width,
-               kept + p * inputs() * batch_.width);
-    }
+    for_moves(inputs(), x_panels_ * batch_.width, [&](int64_t begin, int64_t end) {
+      for (int64_t p = 0; p < x_panels_; ++p) {
+        to_panel(data(rows) + first_row_of(p) * inputs(), inputs(), begin, end, rows_of(p), batch_.width,
+                 kept + p * inputs() * batch_.width);
+      }
+    });
     std::vector<std::vector<RowSums>> sums(size());
     const int64_t outputs = layers_.back().support.rows;
     Tensor last = empty({batch_.floats(outputs)});
@@ -282,10 +300,12 @@ class FixedStack {
                 [&](int64_t begin, int64_t end) { rows_of_layer(l, begin, end, kept, below, bias, y); });
     }
     Tensor out = empty({batch_.samples, batch_.rows, outputs});
-    for (int64_t p = 0; p < batch_.panels(); ++p) {
-      from_panel(data(last) + p * outputs * batch_.width, outputs, rows_of(p), batch_.width, false,
-                 mutable_data(out) + first_row_of(p) * outputs);
-    }
+    for_moves(outputs, batch_.panels() * batch_.width, [&](int64_t begin, int64_t end) {
+      for (int64_t p = 0; p < batch_.panels(); ++p) {
+        from_panel(data(last) + p * outputs * batch_.width, outputs, begin, end, rows_of(p), batch_.width, false,
+                   mutable_data(out) + first_row_of(p) * outputs);
+      }
+    });
     return {out, reduce(sums), saved};
   }
 
@@ -448,27 +468,21 @@ class FixedStack {
   // The gradients at the outputs, in panels, and of the last biases.
   void top(const float* dy, const float* kept, const Gradients& g, float* bias) const {
     const FixedLayer& layer = layers_.back();
-    const int64_t n = layer.support.rows, area = n * batch_.width;
-    for (int64_t p = 0; p < batch_.panels(); ++p) {
-      const int64_t s = sample_of(p);
-      float* mean = g.mean + p * area;
-      to_panel(dy + first_row_of(p) * n, n, rows_of(p), batch_.width, mean);
-      for (int64_t i = 0; i < n; ++i) {
-        const float* row = mean + i * batch_.width;
-        float sum = 0.0f, sum_var = 0.0f;
-        for (int64_t b = 0; b < batch_.width; ++b) sum += row[b];
-        if (is_local()) {
-          float* var = g.var + p * area + i * batch_.width;
-          const float* ratio = kept + layer.half_ratio + p * area + i * batch_.width;
-          for (int64_t b = 0; b < batch_.width; ++b) {
-            var[b] = row[b] * ratio[b];
-            sum_var += var[b];
-          }
+    const int64_t n = layer.support.rows, width = batch_.width;
+    for_moves(n, 2 * batch_.panels() * width, [&](int64_t begin, int64_t end) {
+      for (int64_t p = 0; p < batch_.panels(); ++p) {
+        const int64_t s = sample_of(p), panel = p * n * width;
+        to_panel(dy + first_row_of(p) * n, n, begin, end, rows_of(p), width, g.mean + panel);
+        for (int64_t i = begin; i < end; ++i) {
+          const float *mean = g.mean + panel + i * width, *ratio = kept + layer.half_ratio + panel + i * width;
+          bias[s * 2 * n + i] += sum_of(mean, width);
+          if (!is_local()) continue;
+          float* var = g.var + panel + i * width;
+          for (int64_t b = 0; b < width; ++b) var[b] = mean[b] * ratio[b];
+          bias[s * 2 * n + n + i] += sum_of(var, width);
         }
-        bias[s * 2 * n + i] += sum;
-        bias[s * 2 * n + n + i] += sum_var;
       }
-    }
+    });
   }
 
   void layer_back(int64_t l, const float* kept, const Gradients& above, const Gradients* below, float* bias_below,
@@ -579,11 +593,13 @@ class FixedStack {
   // dx like x: where all draws share it, summed over them.
   Tensor input_gradient(const Tensor& x, const float* panels) const {
     Tensor dx = torch::stable::empty_like(row_major(x));
-    for (int64_t p = 0; p < batch_.panels(); ++p) {
-      const int64_t row = shared_ ? row_in_sample(p) : first_row_of(p);
-      from_panel(panels + p * inputs() * batch_.width, inputs(), rows_of(p), batch_.width,
-                 shared_ && sample_of(p) > 0, mutable_data(dx) + row * inputs());
-    }
+    for_moves(inputs(), batch_.panels() * batch_.width, [&](int64_t begin, int64_t end) {
+      for (int64_t p = 0; p < batch_.panels(); ++p) {
+        const int64_t row = shared_ ? row_in_sample(p) : first_row_of(p);
+        from_panel(panels + p * inputs() * batch_.width, inputs(), begin, end, rows_of(p), batch_.width,
+                   shared_ && sample_of(p) > 0, mutable_data(dx) + row * inputs());
+      }
+    });
     return dx;
   }
 
