@@ -128,7 +128,7 @@ void for_units(const int32_t* offsets, int64_t units, int64_t unit, int64_t work
   constexpr int64_t kUnitWork = 8;   // of a unit without weights: noise, loads, stores
   const int64_t total = offsets[units] + kUnitWork * units;
   const int64_t threads =
-      worth_threads(total, work) ? static_cast<int64_t>(torch::stable::get_num_threads()) : 1;
+      worth_threads(total, work + 1) ? static_cast<int64_t>(torch::stable::get_num_threads()) : 1;
   const auto begin_of = [&](int64_t part) {
     if (part >= threads) return units;
     const int64_t before = total / threads * part;

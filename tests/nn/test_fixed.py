@@ -197,3 +197,36 @@ def test_densities_and_kl_stand_for_the_whole_layer():
 def test_what_does_not_fit_is_explained(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("mode", [None, "sampled", "mean"])
+def test_an_empty_batch_has_no_outputs(mode):
+    fixed = FixedMLP.of(make_model())
+    with weights(mode):
+        assert fixed(torch.empty(0, SIZES[0])).shape == (0, SIZES[-1])
+
+
+def test_half_precision_inputs_beside_float32_parameters():
+    fixed = FixedMLP.of(make_model())
+    x, _ = make_batch()
+    results = []
+    for given in (x.bfloat16(), x.bfloat16().float()):
+        with weights(generator=torch.Generator().manual_seed(1)):
+            results.append(fixed(given))
+    assert results[0].dtype is torch.bfloat16
+    torch.testing.assert_close(results[0], results[1].bfloat16())
+
+
+def test_leading_axes_are_one_batch():
+    fixed = FixedMLP.of(make_model()).eval()
+    x = torch.randn(2, 3, SIZES[0])
+    torch.testing.assert_close(fixed(x), fixed(x.view(6, -1)).view(2, 3, -1))
+    with pytest.raises(ValueError, match="expected a last axis of 13"):
+        fixed(torch.randn(2, 12))
+
+
+@pytest.mark.usefixtures("cpp")
+def test_a_compiled_module_is_the_eager_one():
+    fixed = FixedMLP.of(make_model(), estimator="means")
+    x, _ = make_batch()
+    torch.testing.assert_close(torch.compile(fixed, fullgraph=True)(x), fixed(x), rtol=1e-5, atol=1e-6)

@@ -84,7 +84,7 @@ def make_x(*shape):
 @pytest.mark.usefixtures("cpp")
 @pytest.mark.parametrize("estimator", ["local", "sampled", "means"])
 @pytest.mark.parametrize("sizes", [(1, 1), (3, 1, 3), (41, 401, 2), (5, 3, 1271, 4), (13, 41, 7, 5)])
-@pytest.mark.parametrize("batch", [1, 9, 100])
+@pytest.mark.parametrize("batch", [0, 1, 9, 100])
 def test_the_kernels_agree_with_the_reference(estimator, sizes, batch):
     stack, supports = make_stack(sizes, 0.5)
     compare(stack, supports, make_x(batch, sizes[0]), estimator=estimator)
