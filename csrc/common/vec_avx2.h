@@ -81,12 +81,12 @@ struct Vec {
     asm("" : "+x"(a));
     return a;
   }
-  FL_INLINE static void add_sums(F a, F b, float* pa, float* pb) {
+  FL_INLINE static void sums(F a, F b, float* pa, float* pb) {
     const __m256 ab = _mm256_hadd_ps(a, b);   // within halves: a a b b
     const __m256 s = _mm256_hadd_ps(ab, ab);  // a b a b
     const __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
-    *pa += _mm_cvtss_f32(t);
-    *pb += _mm_cvtss_f32(_mm_movehdup_ps(t));
+    *pa = _mm_cvtss_f32(t);
+    *pb = _mm_cvtss_f32(_mm_movehdup_ps(t));
   }
   FL_INLINE static float fast_sum(F a) {
     const __m128 q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

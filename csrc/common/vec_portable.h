@@ -114,10 +114,10 @@ struct Vec {
 
   // A value that is to be loaded once, where it is used often.
   FL_INLINE static F once(F a) { return a; }
-  // *pa += the sum of a's lanes, *pb += that of b's; and one sum, in float32.
-  FL_INLINE static void add_sums(F a, F b, float* pa, float* pb) {
-    *pa += fast_sum(a);
-    *pb += fast_sum(b);
+  // The sums of a's and of b's lanes; and one sum, in float32.
+  FL_INLINE static void sums(F a, F b, float* pa, float* pb) {
+    *pa = fast_sum(a);
+    *pb = fast_sum(b);
   }
   FL_INLINE static float fast_sum(F a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 

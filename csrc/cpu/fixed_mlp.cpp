@@ -10,7 +10,7 @@ namespace fastlbbnn {
 namespace {
 
 constexpr int64_t kTensors = 5;   // a layer: kappa, rho, omega, bias_kappa, bias_rho
-constexpr int64_t kIndices = 5;   // row_offsets, columns, col_offsets, rows_of, places
+constexpr int64_t kIndices = 5;   // row_offsets, columns, col_offsets, rows_of, positions
 constexpr int64_t kWeights = 4096;   // weights that are worked on together where they stand in a row
 
 OptionalTensor present(const Tensor& t) {
@@ -57,7 +57,7 @@ Support make_support(const Tensor* t, int64_t count) {
   s.columns = indices(t[1], count, s.cols, "columns");
   s.col_offsets = offsets(t[2], count, "col_offsets");
   s.rows_of = indices(t[3], count, s.rows, "rows_of");
-  s.places = indices(t[4], count, count, "places");
+  s.positions = indices(t[4], count, count, "positions");
   return s;
 }
 
@@ -145,39 +145,37 @@ void for_units(const int32_t* offsets, int64_t units, int64_t unit, int64_t work
 // How far ahead the other order is asked for: each access there waits for memory.
 constexpr int64_t kAhead = 24;
 
-// The weights [from, to) of the order of columns, from that of rows: numbers, or pairs of them.
-template <class T>
-void gather(const Support& s, int64_t from, int64_t to, const T* rows, T* columns) {
-  const int32_t* places = s.places;
-  const int64_t far = to - kAhead;
-  for (int64_t j = from; j < to; ++j) {
-    if (j < far) __builtin_prefetch(rows + places[j + kAhead]);
-    columns[j] = rows[places[j]];
-  }
-}
-
-template <class T>
-void scatter(const Support& s, int64_t from, int64_t to, const T* columns, T* rows) {
-  const int32_t* places = s.places;
-  const int64_t far = to - kAhead;
-  for (int64_t j = from; j < to; ++j) {
-    if (j < far) __builtin_prefetch(rows + places[j + kAhead], 1);
-    rows[places[j]] = columns[j];
-  }
-}
-
 struct Pair {
   float mean, var;
 };
 
-void to_columns(const Support& s, int64_t from, int64_t to, const float* rows, float* columns, bool pairs) {
-  if (!pairs) return gather(s, from, to, rows, columns);
-  gather(s, from, to, reinterpret_cast<const Pair*>(rows), reinterpret_cast<Pair*>(columns));
+// The weights [from, to) of the order of rows into that of columns, numbers or pairs of them.
+template <class T>
+void to_columns(const Support& s, int64_t from, int64_t to, const T* rows, T* columns) {
+  const int32_t* positions = s.positions;
+  for (int64_t i = from; i < to; ++i) {
+    if (i + kAhead < to) __builtin_prefetch(columns + positions[i + kAhead], 1);
+    columns[positions[i]] = rows[i];
+  }
 }
 
-void to_rows(const Support& s, int64_t from, int64_t to, const float* columns, float* rows, bool pairs) {
-  if (!pairs) return scatter(s, from, to, columns, rows);
-  scatter(s, from, to, reinterpret_cast<const Pair*>(columns), reinterpret_cast<Pair*>(rows));
+// And back, into dm and dv; numbers have no dv, which is zero.
+void to_rows(const Support& s, int64_t from, int64_t to, const Pair* columns, float* dm, float* dv) {
+  const int32_t* positions = s.positions;
+  for (int64_t i = from; i < to; ++i) {
+    if (i + kAhead < to) __builtin_prefetch(columns + positions[i + kAhead]);
+    const Pair pair = columns[positions[i]];
+    dm[i - from] = pair.mean;
+    dv[i - from] = pair.var;
+  }
+}
+
+void to_rows(const Support& s, int64_t from, int64_t to, const float* columns, float* dw) {
+  const int32_t* positions = s.positions;
+  for (int64_t i = from; i < to; ++i) {
+    if (i + kAhead < to) __builtin_prefetch(columns + positions[i + kAhead]);
+    dw[i - from] = columns[positions[i]];
+  }
 }
 
 // body(begin, end) for parts of the units, where only numbers are moved.
@@ -491,30 +489,40 @@ class FixedStack {
     const Support& s = layer.support;
     const int64_t room = stride(layer), draws = this->draws();
     const bool local = is_local();
-    // Weights and their gradients by columns, in pairs for both products; gradients are brought into the order of
-    // rows at the end. Each access to the other order waits for memory, so there is one a weight each way.
-    const int64_t pair = local ? 2 : 1;
-    Tensor weights_tensor = empty({below ? pair * room : 0}), columns_tensor = empty({draws * pair * room});
-    Tensor rows_tensor = empty({draws * pair * room});
-    float *by_columns = mutable_data(weights_tensor), *dw_columns = mutable_data(columns_tensor);
-    float* dw = mutable_data(rows_tensor);
-    std::memset(dw_columns, 0, draws * pair * room * sizeof(float));
+    // Weights and their gradients by columns, in pairs for both products. Each access to the other order waits
+    // for memory, so there is one per weight each way. Where there is one panel alone, gradients take the place of
+    // the weights that they are computed beside.
+    const int64_t size_of_draw = (local ? 2 : 1) * room;
+    const bool in_place = batch_.panels() == 1;
+    Tensor weights_tensor = empty({below || in_place ? draws * size_of_draw : 0});
+    Tensor gradients_tensor = empty({in_place ? 0 : draws * size_of_draw});
+    float* by_columns = mutable_data(weights_tensor);
+    float* dw = in_place ? by_columns : mutable_data(gradients_tensor);
+    const int64_t a_thread = worth_threads(s.count, kWeightWork) ? kWeights : s.count;
+    if (below) {
+      parallel_for(0, s.count, a_thread, [&](int64_t from, int64_t to) {
+        for (int64_t d = 0; d < draws; ++d) {
+          const float* weights = kept + layer.weights + d * 2 * room;
+          float* columns = by_columns + d * size_of_draw;
+          if (local) {
+            to_columns(s, from, to, reinterpret_cast<const Pair*>(weights), reinterpret_cast<Pair*>(columns));
+          } else {
+            to_columns(s, from, to, weights, columns);
+          }
+        }
+      });
+    }
     const float* x = l > 0 ? kept + layers_[l - 1].y : kept;
     for_units(s.col_offsets, s.cols, 1, batch_.panels() * batch_.width * 4, [&](int64_t begin, int64_t end) {
-      const int64_t from = s.col_offsets[begin], to = s.col_offsets[end];
-      const float* gathered = nullptr;
       for (int64_t p = 0; p < batch_.panels(); ++p) {
-        const float* weights = weights_of(layer, kept + layer.weights, p);
-        if (below && weights != gathered) {
-          to_columns(s, from, to, weights, by_columns, local);
-          gathered = weights;
-        }
         const int64_t in = p * s.cols * batch_.width, out = p * s.rows * batch_.width;
+        const int64_t draw = draws > 1 ? sample_of(p) : 0;
         FixedBackward b{};
         b.width = batch_.width;
         b.x = panel_of(x, l, p);
-        b.weights = by_columns;
-        b.dw = dw_columns + (draws > 1 ? sample_of(p) * room : 0);
+        b.weights = by_columns + draw * size_of_draw;
+        b.dw = dw + draw * size_of_draw;
+        b.add = p > 0 && (draws == 1 || p % batch_.panels_of_sample > 0);
         b.dmean = above.mean + out;
         b.relu = l > 0;
         if (local) b.dvar = above.var + out;
@@ -529,8 +537,9 @@ class FixedStack {
         }
         kernels().fixed_backward(s, begin, end, b);
       }
-      for (int64_t d = 0; d < draws; ++d) to_rows(s, from, to, dw_columns + d * room, dw + d * room, local);
     });
+    // Without observations nothing was written.
+    if (batch_.panels() == 0) std::memset(dw, 0, draws * size_of_draw * sizeof(float));
     const Posterior& q = layer.parameters.weights;
     const int64_t parts = (s.count + kWeights - 1) / kWeights;
     const float* eps = kept + layer.weights + room;
@@ -539,31 +548,29 @@ class FixedStack {
         const int64_t at = part * kWeights, n = std::min(kWeights, s.count - at);
         const PartSink to(sink, at);
         if (estimator_ == Estimator::kSampled) {
-          drawn_weights_back(part_of(q, at, n), dw + at, eps + at, room, c, to.sink);
+          drawn_weights_back(s, part_of(q, at, n), at, dw, eps + at, c, to.sink);
           continue;
         }
         float *dm = thread_scratch(2 * kWeights), *dv = dm + kWeights;
-        for (int64_t i = 0; i < n; ++i) {
-          dm[i] = dw[pair * (at + i)];
-          dv[i] = local ? dw[2 * (at + i) + 1] : 0.0f;   // the means have no variance
+        if (local) {
+          to_rows(s, at, at + n, reinterpret_cast<const Pair*>(dw), dm, dv);
+        } else {
+          to_rows(s, at, at + n, dw, dm);
+          std::fill_n(dv, n, 0.0f);   // means have no variance
         }
         kernels().moments_backward(part_of(q, at, n), 0, 1, {dm, dv, 0}, c, to.sink);
       }
     });
   }
 
-  // The draws of eps are twice as far apart as those of dw: brought to one distance.
-  void drawn_weights_back(const Posterior& q, const float* dw, const float* eps, int64_t room,
+  // The gradients of the weights from `at` on, of all draws.
+  void drawn_weights_back(const Support& s, const Posterior& q, int64_t at, const float* dw, const float* eps,
                           const SumGradients& c, const GradientSink& sink) const {
-    const int64_t n = padded(q.cols), samples = batch_.samples;
-    if (samples == 1) {
-      kernels().drawn_backward(q, 1, dw, eps, 0, c, sink);
-      return;
-    }
+    const int64_t n = padded(q.cols), samples = batch_.samples, room = padded(s.count);
     float* both = thread_scratch(volume({2, samples, n}));
-    for (int64_t s = 0; s < samples; ++s) {
-      std::copy_n(dw + s * room, q.cols, both + s * n);
-      std::copy_n(eps + s * 2 * room, q.cols, both + (samples + s) * n);
+    for (int64_t d = 0; d < samples; ++d) {
+      to_rows(s, at, at + q.cols, dw + d * room, both + d * n);
+      std::copy_n(eps + d * 2 * room, q.cols, both + (samples + d) * n);
     }
     kernels().drawn_backward(q, samples, both, both + samples * n, n, c, sink);
   }

@@ -196,7 +196,7 @@ void fixed_forward_rows(const Support& s, const Draw& draw, int64_t begin, int64
   }
 }
 
-// One column for N vectors of the batch, with the gradients of its weights added to dw.
+// One column for N vectors of the batch, with the gradients of its weights in dw.
 template <class V, int N, bool kVar, bool kInput>
 FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_t column, int64_t first) {
   using F = typename V::F;
@@ -230,9 +230,13 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
       }
     }
     if (kVar) {
-      V::add_sums(dm, dv, b.dw + 2 * j, b.dw + 2 * j + 1);
+      float sum, sum_var;
+      V::sums(dm, dv, &sum, &sum_var);
+      b.dw[2 * j] = b.add ? b.dw[2 * j] + sum : sum;
+      b.dw[2 * j + 1] = b.add ? b.dw[2 * j + 1] + sum_var : sum_var;
     } else {
-      b.dw[j] += V::fast_sum(dm);
+      const float sum = V::fast_sum(dm);
+      b.dw[j] = b.add ? b.dw[j] + sum : sum;
     }
   }
   if (!kInput) return;
@@ -252,7 +256,11 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
       bias_var = V::add(bias_var, through);
     }
   }
-  if (b.db) V::add_sums(bias, bias_var, b.db + column, b.db_var + column);
+  if (!b.db) return;
+  float sum, sum_var;
+  V::sums(bias, bias_var, &sum, &sum_var);
+  b.db[column] += sum;
+  b.db_var[column] += sum_var;
 }
 
 template <class V, bool kVar, bool kInput>

@@ -10,11 +10,12 @@ namespace fastlbbnn {
 constexpr int64_t kWidthUnit = 16, kMostWidth = 112;
 
 // Where the kept weights of a layer [rows, cols] stand, in both orders. The weights themselves are stored
-// by rows; places[j] says where the j-th by columns is found.
+// by rows; positions[i] says where the i-th of them is by columns.
 struct Support {
   int64_t rows, cols, count;
   const int32_t *row_offsets, *columns;            // [rows + 1], [count]
-  const int32_t *col_offsets, *rows_of, *places;   // [cols + 1], [count], [count]
+  const int32_t *col_offsets, *rows_of;      // [cols + 1], [count]
+  const int32_t* positions;                    // [count]
 };
 
 // One panel through one layer.
@@ -33,7 +34,8 @@ struct FixedBackward {
   const float* x;                     // [cols][width]
   // In the order of columns, as they are walked through: [count][2], or [count] where there is no dvar.
   const float* weights;               // for dx alone
-  float* dw;                          // added to
+  float* dw;                          // may be the weights' own memory where nothing is added
+  bool add;                           // to what dw holds
   const float *dmean, *dvar;          // [rows][width]; no dvar: one product
   // The gradient of the outputs of the layer below, through its ReLU and its noise; nullptr: not wanted.
   bool relu;

@@ -114,7 +114,7 @@ class FixedLinear(LinearLayer):
     @property
     def support(self) -> Support:
         b = self._buffers
-        return Support(b["row_offsets"], b["columns"], b["col_offsets"], b["rows_of"], b["places"])  # type: ignore[arg-type]
+        return Support(b["row_offsets"], b["columns"], b["col_offsets"], b["rows_of"], b["positions"])  # type: ignore[arg-type]
 
     # --- exchange with dense layers --------------------------------------------------------------
 

@@ -21,15 +21,15 @@ class Support(NamedTuple):
     """Where the kept weights of a layer [N, K] stand, in both orders; int32 tensors.
 
     Weights are stored by rows: weight ``j`` of row ``i``, ``row_offsets[i] <= j < row_offsets[i+1]``, stands in
-    column ``columns[j]``, and columns ascend. The same weights by columns: ``rows_of[j]`` is the row of the
-    ``j``-th, and ``places[j]`` says which weight it is.
+    column ``columns[j]``, and columns ascend. The same weights by columns: ``rows_of[i]`` is the row of the
+    ``i``-th, and weight ``j`` is the ``positions[j]``-th of them.
     """
 
     row_offsets: Tensor  # [N + 1]
     columns: Tensor  # [weights]
     col_offsets: Tensor  # [K + 1]
     rows_of: Tensor  # [weights]
-    places: Tensor  # [weights]
+    positions: Tensor  # [weights]
 
     @property
     def rows(self) -> int:
@@ -54,9 +54,11 @@ class Support(NamedTuple):
     def of_places(rows: Tensor, columns: Tensor, n: int, k: int) -> Support:
         """The support of weights in the order of rows, and of columns within them."""
         places = torch.argsort(columns, stable=True)
+        positions = torch.empty_like(places)
+        positions[places] = torch.arange(len(places), device=places.device)
         return Support(
             _offsets(rows, n), columns.to(torch.int32), _offsets(columns[places], k),
-            rows[places].to(torch.int32), places.to(torch.int32),
+            rows[places].to(torch.int32), positions.to(torch.int32),
         )
 
     def by_rows(self) -> tuple[Tensor, Tensor]:
