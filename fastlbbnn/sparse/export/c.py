@@ -3,7 +3,8 @@
     export_c(small, "firmware/src", name="digits")
 
 gives ``digits.h`` and ``digits.c``. They allocate nothing, call no library, keep the weights in
-constant arrays and hold activations on the stack. Indices take as few bytes as they fit in.
+constant arrays and hold activations on the stack. Indices take as few bytes as they fit in. With ``lanes=True``
+the same functions are straight-line code for speed (c_lanes.py).
 
 Where rows are prepared before the network takes them, ``digits_prepare`` does that, and where targets were
 scaled ``digits_in_units`` puts their units back, both in double precision, with the bits of
@@ -93,8 +94,8 @@ def export_c(
             underscores: "my-net" gives ``my_net_predict``.
         lanes: the same functions in the vector form, for speed: straight-line code that computes many rows of
             a batch side by side. Meant for compilers that know the processor (``-O2 -march=native``) and for
-            networks of up to some ten thousand weights, each of which is about 30 bytes of code; what is
-            read and computed of a few dozen rows is on the stack.
+            networks of up to some ten thousand weights, each of which is some 30 bytes of code; the units of 8 to
+            32 rows are on the stack.
     """
     network, about = network_and_description(model)
     identifier = c_identifier(name)
