@@ -50,7 +50,7 @@ COLUMNS = {
 }
 SHAPES = ("784-400-600-10", "784-2048-2048-10", "4096-4096")
 #: Of random masks that are pruned: about 1,000, 1,500 and 2,000 weights of 784-400-600-10 are left.
-PRUNED = (0.008, 0.0095, 0.011)
+PRUNED = (0.0088, 0.0103, 0.0115)
 DENSITIES = (0.003, 0.01, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5)
 BATCHES = (1, 8, 32, 100, 1000)
 BLOCKS = (8, 16, 32)

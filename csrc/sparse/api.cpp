@@ -30,7 +30,6 @@ void fill_layer(Layer* to, const FlLayer& from) {
   copy(&to->bias, from.bias_mean, from.rows);
   copy(&to->offsets, from.row_offsets, from.rows + 1);
   copy(&to->columns, from.columns, nnz * from.column_bytes);
-  to->columns.resize(to->columns.size() + kColumnRoom);
   copy(&to->values, from.mean, nnz);
   to->rows = {from.rows, from.cols, to->offsets.data(), {to->columns.data(), from.column_bytes}};
   if (!to->has_blocks) return;

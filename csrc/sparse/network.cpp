@@ -40,25 +40,44 @@ const int32_t* index_of(const Network& net, int32_t first) {
   return first == 0 ? net.inputs.data() : net.identity.data();
 }
 
+// Layers by rows follow each other in the order of their slices; others take and give units as they are.
 void single(const Network& net, const Pass& pass) {
-  const int64_t inputs = net.layers[pass.first].rows.cols, wide = widest(net, pass.first, pass.last);
+  const Kernels& k = kernels_for(1);
+  // Slices begin anew where rows without weights end.
+  const int64_t inputs = net.layers[pass.first].rows.cols;
+  const int64_t wide = widest(net, pass.first, pass.last) + 2 * k.lanes;
   float* buffer = scratch(inputs + 2 * wide);
+  float* next[2] = {buffer + inputs, buffer + inputs + wide};
+  const auto by_rows = [&](int32_t l) { return pass.formats[l] == Format::kRows; };
   const float* x = pass.x;
-  if (inputs != pass.stride) {
+  if (!by_rows(pass.first) && inputs != pass.stride) {
     const int32_t* index = index_of(net, pass.first);
     for (int64_t j = 0; j < inputs; ++j) buffer[j] = pass.x[index[j]];
     x = buffer;
   }
-  float* next[2] = {buffer + inputs, buffer + inputs + wide};
+  int turn = 0;
+  const std::vector<int32_t>* place = pass.first == 0 ? &net.inputs : nullptr;
   for (int32_t l = pass.first; l < pass.last; ++l) {
     const Layer& layer = net.layers[l];
-    float* y = l + 1 == pass.last ? pass.y : next[l % 2];
-    if (pass.formats[l] == Format::kBlocks) {
+    const bool last = l + 1 == pass.last;
+    float* y = last ? pass.y : next[turn];
+    if (!by_rows(l)) {
       kernels().blocks_single(layer.blocks, layer.bias.data(), layer.relu, x, y);
+      place = nullptr;
     } else {
-      kernels_for(1).rows_single(layer.rows, layer.values.data(), layer.bias.data(), layer.relu, x, y);
+      const Slices& m = layer.slices(place);
+      float* sums = next[turn];
+      k.slices_single(m, x, sums);
+      place = &m.places;
+      if (last || !by_rows(l + 1)) {
+        turn ^= 1;
+        if (!last) y = next[turn];
+        for (size_t i = 0; i < place->size(); ++i) y[i] = sums[(*place)[i]];
+        place = nullptr;
+      }
     }
     x = y;
+    turn ^= 1;
   }
 }
 
@@ -248,6 +267,15 @@ const PackedRows& Layer::packed_rows(int64_t vectors) const {
                                    {cols[kind] / lanes, offset_unit(lanes), kind == 0 ? 2 : 1});
   });
   return packed_[kind].rows;
+}
+
+const Slices& Layer::slices(const std::vector<int32_t>* place) const {
+  LazySlices& found = slices_[place ? 0 : 1];
+  std::call_once(found.once, [&] {
+    found.slices = pack_slices(rows, values.data(), bias.data(), relu, kernels_for(1).lanes,
+                               place ? place->data() : nullptr);
+  });
+  return found.slices;
 }
 
 void run(const Network& net, const Pass& pass) {

@@ -13,14 +13,11 @@ namespace sparse {
 
 enum class Format : int32_t { kRows = 0, kBlocks = 1 };
 
-// Bytes after the last column index, so that kernels may read a whole vector of them.
-constexpr int64_t kColumnRoom = 32;
-
 // Owns copies of what it is given.
 struct Layer {
   bool relu, has_blocks;
   std::vector<float> bias;
-  // As given: for single observations.
+  // As given.
   std::vector<int64_t> offsets;
   std::vector<char> columns;
   std::vector<float> values;
@@ -34,12 +31,21 @@ struct Layer {
   // By rows for tiles of this many vectors, packed when they are first asked for.
   const PackedRows& packed_rows(int64_t vectors) const;
 
+  // For a single observation, packed when they are first asked for. `place`: where x has each column, the same
+  // in all calls but for null: at its index.
+  const Slices& slices(const std::vector<int32_t>* place) const;
+
  private:
   struct Lazy {
     std::once_flag once;
     PackedRows rows;
   };
   mutable Lazy packed_[3];
+  struct LazySlices {
+    std::once_flag once;
+    Slices slices;
+  };
+  mutable LazySlices slices_[2];
 };
 
 struct Network {

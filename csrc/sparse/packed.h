@@ -77,6 +77,20 @@ struct PackedRows {
   std::vector<int32_t> source;     // where each value is in W by rows (with one sum)
 };
 
+// W by rows for a single observation: rows with about the same number of weights are the lanes of a slice, so
+// that no sum has to be taken across a vector. What a slice computes is kept in the order of its lanes; the
+// columns of the next layer say where.
+struct Slices {
+  int width;                       // lanes
+  bool relu;
+  std::vector<int32_t> counts;     // weights of each row, by slice
+  std::vector<int32_t> places;     // [rows], the lane of each, counted through all slices
+  std::vector<float> bias;         // [slices][width]
+  std::vector<float> values;       // [slices][count][width]
+  std::vector<char> columns;       // likewise
+  int column_bytes;                // 2 or 4
+};
+
 // Rows of a block row that are computed together.
 struct RowGroup {
   int64_t first_row;
@@ -108,6 +122,9 @@ struct SampledRows {
 };
 
 PackedRows pack_rows(const Rows& matrix, const float* values, bool relu, const Packing& how);
+// `place`: where x has each column of W; null: at its index.
+Slices pack_slices(const Rows& matrix, const float* values, const float* bias, bool relu, int width,
+                   const int32_t* place);
 PackedBlocks pack_blocks(const Blocks& matrix, const Rows& by_rows, bool relu, int group_rows);
 
 }  // namespace sparse
