@@ -25,7 +25,6 @@
                           FASTLBBNN_ARCH::spmv_sampled<Vec>,                                     \
                           FASTLBBNN_ARCH::to_tile<Vec, Lanes>,                                   \
                           FASTLBBNN_ARCH::from_tile<Vec, Lanes>,                                 \
-                          FASTLBBNN_ARCH::draw_rows<Vec>,                                        \
-                          FASTLBBNN_ARCH::draw_bias<Vec>};                                       \
+                          FASTLBBNN_ARCH::draw<Vec>};                                            \
   }                                                                                              \
   }

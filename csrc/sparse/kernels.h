@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../common/philox.h"
 #include "packed.h"
 
 namespace fastlbbnn {
@@ -42,11 +43,10 @@ struct Kernels {
   void (*from_tile)(const float* tile, int vectors, int64_t features, int64_t batch, float* y,
                     int64_t stride);
 
-  // values[i] = mean[i] + scale[i] eps for the weights of rows [begin, end), and the same for
-  // biases; eps is that of the weight's place in the trained network.
-  void (*draw_rows)(const Posterior&, uint64_t seed, uint32_t sample, int64_t begin, int64_t end,
-                    float* values);
-  void (*draw_bias)(const Posterior&, uint64_t seed, uint32_t sample, float* bias);
+  // values[i - begin] = mean[i] + scale[i] eps for i in [begin, end), begin a multiple of kDrawnTogether; eps is that of
+  // the number's place in the trained network.
+  void (*draw)(const Places&, Stream stream, uint64_t seed, uint32_t sample, int64_t begin, int64_t end,
+               float* values);
 };
 
 const Kernels& kernels();

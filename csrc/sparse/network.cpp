@@ -85,6 +85,9 @@ void single(const Network& net, const Pass& pass) {
 // busily after a call, which a neighbour that wants the processor pays for, and so do we for his.
 constexpr int64_t kWorthThreads = int64_t{1} << 21;
 
+// Numbers whose noise is worth more than one thread.
+constexpr int64_t kWorthDrawing = 1 << 15;
+
 int useful_threads(const Network& net, const Pass& pass, int64_t samples) {
   int64_t work = net.layers[pass.first].rows.cols;
   for (int32_t l = pass.first; l < pass.last; ++l) {
@@ -276,6 +279,80 @@ const Slices& Layer::slices(const std::vector<int32_t>* place) const {
                                place ? place->data() : nullptr);
   });
   return found.slices;
+}
+
+Places weight_places(const Posterior& q) {
+  const Rows& m = q.matrix;
+  Places out(m.offsets[m.rows]);
+  for (int64_t r = 0; r < m.rows; ++r) {
+    for (int64_t i = m.offsets[r]; i < m.offsets[r + 1]; ++i) {
+      out.rows[i] = static_cast<uint32_t>(q.row_index[r]);
+      out.columns[i] = static_cast<uint32_t>(q.col_index[m.columns[i]]);
+      out.mean[i] = q.mean[i];
+      out.scale[i] = q.scale[i];
+    }
+  }
+  return out;
+}
+
+Places bias_places(const Posterior& q) {
+  Places out(q.matrix.rows);
+  for (int64_t r = 0; r < q.matrix.rows; ++r) {
+    out.columns[r] = static_cast<uint32_t>(q.row_index[r]);
+    out.mean[r] = q.bias_mean[r];
+    out.scale[r] = q.bias_scale[r];
+  }
+  return out;
+}
+
+const Places& Layer::drawn_from(Format format, bool side_by_side, const Posterior& by_rows) const {
+  const int kind = side_by_side ? 0 : format == Format::kBlocks ? 1 : 2;
+  LazyPlaces& found = drawn_from_[kind];
+  std::call_once(found.once, [&] {
+    found.places = weight_places(by_rows);
+    if (kind == 0) return;
+    const std::vector<int32_t>& source = kind == 1 ? packed_blocks.source : packed_rows(kMaxVectors).source;
+    Places ordered(static_cast<int64_t>(source.size()));
+    for (size_t i = 0; i < source.size(); ++i) {
+      if (source[i] < 0) continue;
+      ordered.rows[i] = found.places.rows[source[i]];
+      ordered.columns[i] = found.places.columns[source[i]];
+      ordered.mean[i] = found.places.mean[source[i]];
+      ordered.scale[i] = found.places.scale[source[i]];
+    }
+    found.places = std::move(ordered);
+  });
+  return found.places;
+}
+
+void fill(const Network& net, Draws* draws, int32_t l, const Posterior& q, uint64_t seed, int threads) {
+  const int64_t samples = draws->count;
+  const Layer& layer = net.layers[l];
+  // Numbers whose places stay in the first-level cache for all samples.
+  constexpr int64_t kPart = 16 * kDrawnTogether;
+  const auto draw = [&](const Places& from, Stream stream, std::vector<float> SampledLayer::*which) {
+    const int64_t count = from.size(), parts = (count + kPart - 1) / kPart;
+    for (int64_t s = 0; s < samples && !draws->side_by_side; ++s) {
+      (draws->samples[s][l].*which).resize(count);
+    }
+    parallel_for(parts, count * samples < kWorthDrawing ? 1 : threads, [&](int64_t part) {
+      const int64_t begin = part * kPart, end = std::min(count, begin + kPart);
+      for (int64_t s = 0; s < samples; ++s) {
+        const uint32_t sample = static_cast<uint32_t>(s);
+        if (!draws->side_by_side) {
+          float* to = (draws->samples[s][l].*which).data() + begin;
+          kernels().draw(from, stream, seed, sample, begin, end, to);
+          continue;
+        }
+        float drawn[kPart];
+        kernels().draw(from, stream, seed, sample, begin, end, drawn);
+        float* to = (draws->layers[l].*which).data() + begin * samples + s;
+        for (int64_t i = 0; i < end - begin; ++i) to[i * samples] = drawn[i];
+      }
+    });
+  };
+  draw(layer.drawn_from(draws->formats[l], draws->side_by_side, q), Stream::kWeight, &SampledLayer::values);
+  draw(bias_places(q), Stream::kBias, &SampledLayer::bias);
 }
 
 void run(const Network& net, const Pass& pass) {

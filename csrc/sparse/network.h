@@ -35,6 +35,10 @@ struct Layer {
   // in all calls but for null: at its index.
   const Slices& slices(const std::vector<int32_t>* place) const;
 
+  // What the values of a format are drawn from, in their order, made of `by_rows` when first asked for. Side by
+  // side they are by rows.
+  const Places& drawn_from(Format format, bool side_by_side, const Posterior& by_rows) const;
+
  private:
   struct Lazy {
     std::once_flag once;
@@ -46,6 +50,11 @@ struct Layer {
     Slices slices;
   };
   mutable LazySlices slices_[2];
+  struct LazyPlaces {
+    std::once_flag once;
+    Places places;
+  };
+  mutable LazyPlaces drawn_from_[3];
 };
 
 struct Network {
@@ -59,6 +68,10 @@ struct SampledLayer {
   std::vector<float> values, bias;
 };
 
+// Of weights by rows, and of biases.
+Places weight_places(const Posterior& q);
+Places bias_places(const Posterior& q);
+
 // Sampled weights and biases: either sample by sample, in the order of the formats' values, or (for few
 // observations) side by side, [weight][sample] in the order of W by rows.
 struct Draws {
@@ -68,6 +81,9 @@ struct Draws {
   std::vector<std::vector<SampledLayer>> samples;   // [sample][layer]
   std::vector<SampledLayer> layers;
 };
+
+// Draws all samples of layer l.
+void fill(const Network& net, Draws* draws, int32_t l, const Posterior& q, uint64_t seed, int threads);
 
 // Whether samples side by side are fewer vectors than observations side by side.
 bool better_side_by_side(int64_t samples, int64_t batch);

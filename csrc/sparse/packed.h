@@ -41,6 +41,20 @@ struct Posterior {
   const int32_t* col_index;      // [cols], likewise
 };
 
+// Weights are drawn so many at a time, at most; Places has room for that after the last one.
+constexpr int64_t kDrawnTogether = 32;
+
+// What numbers are drawn from, in whatever order they are wanted: their means and scales, and the rows and columns
+// that they have in the trained network.
+struct Places {
+  std::vector<uint32_t> rows, columns;
+  std::vector<float> mean, scale;
+  int64_t size() const { return static_cast<int64_t>(mean.size()) - kDrawnTogether; }
+  explicit Places(int64_t count = 0)
+      : rows(count + kDrawnTogether), columns(count + kDrawnTogether), mean(count + kDrawnTogether),
+        scale(count + kDrawnTogether) {}
+};
+
 // Rows with the same number of weights in a panel, one after the other.
 struct Run {
   int32_t count, rows;
