@@ -15,6 +15,7 @@ from support.sparse_networks import NETWORKS, forward, make_network, make_select
 from fastlbbnn.sparse.export.c import c_identifier, export_c
 from fastlbbnn.sparse.export.c_text import float_literal
 
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_compiled_source_agrees_with_the_network(name, tmp_path):
     network = NETWORKS[name]

@@ -98,7 +98,7 @@ def test_raw_rows_are_prepared_as_in_python(kind, tmp_path):
     answers = np.empty((60, 1))
     for outputs, to in zip(y, answers):
         library.net_in_units(address(outputs), address(to))
-    exact, allowed = forward(network, x)
+    _, allowed = forward(network, x)
     np.testing.assert_array_equal(x, preparation.inputs(table))
     np.testing.assert_array_equal(answers, preparation.in_units(y.astype(np.float64)))
     # In units of 7 near 100, in double precision.
@@ -125,7 +125,7 @@ def test_every_input_has_a_unit_that_its_window_fills():
             reading = reading_of(inputs, in_features)
             width = 8 if in_features >= 8 else 1
             assert reading.columns.min() >= 0 and reading.columns.max() + width <= in_features
-            assert [p[:2] for p in reading.panels][0][0] == 0 and reading.panels[-1][1] == reading.columns.size
+            assert reading.panels[0][0] == 0 and reading.panels[-1][1] == reading.columns.size
             for window, end, first, last in reading.panels:
                 held = np.full(reading.most_units, -1)
                 for w in range(window, end):
