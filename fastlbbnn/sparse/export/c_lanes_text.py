@@ -191,8 +191,10 @@ static void read_some(const float *x, size_t rows, unit *in, size_t input, size_
   size_t row;
   for (; input < end; ++input) {{
     unit *to = in + input_units[input];
-    for (row = 0; row < ROWS; ++row)
-      to->at[row] = row < rows ? x[row * {upper}_INPUTS + input_columns[input]] : 0.0f;
+    SUM(none);
+    SET(none, 0.0f);
+    PUT(*to, none);
+    for (row = 0; row < rows; ++row) to->at[row] = x[row * {upper}_INPUTS + input_columns[input]];
   }}
 }}
 """
