@@ -10,6 +10,7 @@ Every check raises AssertionError with a sentence.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -45,7 +46,7 @@ def check_options_are_keywords(name: str) -> None:
 def check_the_seed_fixes_everything(dataset: Dataset, again: Dataset) -> None:
     for part in ("x_train", "y_train", "x_test", "y_test"):
         same = torch.equal(getattr(dataset, part), getattr(again, part))
-        assert same, f"{dataset.name}: {part} is another when it is loaded again with the same seed"
+        assert same, f"{dataset.name}: {part} differs when it is loaded again with the same seed"
 
 
 def check_values(dataset: Dataset) -> None:
@@ -65,17 +66,17 @@ def check_preparation(dataset: Dataset) -> None:
     preparation = dataset.preparation
     assert preparation is not None, f"{dataset.name}: it has no preparation"
     copied = Preparation.from_config(json.loads(json.dumps(preparation.to_config())), dataset.inputs)
-    assert copied == preparation, f"{dataset.name}: the preparation is another after JSON"
+    assert copied == preparation, f"{dataset.name}: the preparation is not the same after JSON"
     if not preparation.has_categories:
         inputs = dataset.x_test[:50].numpy()
         rows = preparation.raw(inputs)
         # Two roundings of the raw values, in float64, and one of the inputs.
-        close = {"rtol": 1e-6, "atol": 1e-6}
-        assert np.allclose(copied.inputs(rows), inputs, **close), f"{dataset.name}: raw rows give other inputs"
+        close = functools.partial(np.allclose, rtol=1e-6, atol=1e-6)
+        assert close(copied.inputs(rows), inputs), f"{dataset.name}: raw rows give other inputs"
         if preparation.names is not None:
             columns = dict(reversed(list(zip(preparation.names, rows.T))))
             found = copied.inputs(columns)
-            assert np.allclose(found, inputs, **close), f"{dataset.name}: columns by name give other inputs"
+            assert close(found, inputs), f"{dataset.name}: columns by name give other inputs"
     if dataset.class_names is not None:
         assert len(dataset.class_names) == dataset.n_classes, f"{dataset.name}: not a name for every class"
 
@@ -87,7 +88,7 @@ def check_source(dataset: Dataset, name: str, root: Any, options: dict[str, Any]
         f"{dataset.name}: its source is {source}"
     )
     copied = Source.from_config(json.loads(json.dumps(source.to_config())))
-    assert source.difference(copied) is None, f"{dataset.name}: its source is another after JSON"
+    assert source.difference(copied) is None, f"{dataset.name}: its source is not the same after JSON"
     assert torch.equal(copied.load().x_test, dataset.x_test), f"{dataset.name}: its source loads other rows"
 
 
@@ -95,4 +96,4 @@ def check_validation(dataset: Dataset) -> None:
     """A share of the training rows can take the place of the test rows."""
     part = dataset.with_validation(0.25, seed=1)
     assert part.n_train + part.n_test == dataset.n_train and part.held_out == "validation"
-    assert part.preparation == dataset.preparation, f"{dataset.name}: a validation part is prepared otherwise"
+    assert part.preparation == dataset.preparation, f"{dataset.name}: a validation part is prepared differently"

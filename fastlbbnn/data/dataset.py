@@ -77,6 +77,7 @@ class Dataset:
     def outputs(self) -> int:
         """Outputs of a network: a logit per class, else one per column of targets."""
         if self.likelihood == "categorical":
+            assert self.n_classes is not None  # checked when the data set was made
             return self.n_classes
         return 1 if self.y_train.dim() == 1 else self.y_train.shape[1]
 
@@ -104,7 +105,7 @@ class Dataset:
     def with_validation(self, share: float, seed: int) -> Dataset:
         """A share of the training rows, drawn at random, takes the place of the test part.
 
-        The rows that stay keep their order. Standardisation is not computed anew: statistics of the
+        The rows that stay keep their order. Standardisation is not computed again: statistics of the
         whole training part went into both.
         """
         train, validation = split_rows(self.n_train, share, seed)

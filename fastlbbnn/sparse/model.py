@@ -1,4 +1,4 @@
-"""A selected network to predict with: of numpy alone, and of torch where it is given tensors."""
+"""A selected network to predict with: by numpy alone, and with tensors where it is given tensors."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SparseModel:
     # --- copies --------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """Arrays and descriptions; what was compiled, planned or timed is made anew."""
+        """Arrays and descriptions; what was compiled, planned or timed is made again."""
         return {
             "network": self.network, "description": self.description, "threads": self.threads,
             "formats": self._formats, "device": self._device_options,
@@ -105,7 +105,7 @@ class SparseModel:
 
     @property
     def likelihood(self) -> Mapping[str, Any] | None:
-        """Its configuration, ``{"name": ...}``; None where nobody said."""
+        """Its configuration, ``{"name": ...}``; None where none was stated."""
         return self.description.likelihood
 
     @property
@@ -218,7 +218,7 @@ class SparseModel:
         return found
 
     def _usual_engine(self) -> CpuEngine:
-        """That of tensors where torch is there."""
+        """The engine of tensors where torch is there, else that of numpy arrays."""
         return self._engine(torch_arrays() if "torch" in sys.modules else NUMPY)
 
     def plan(self, batch: int, *, samples: int = 1) -> Plan:
@@ -271,7 +271,7 @@ class SparseModel:
         preparation = self.description.preparation
         if preparation is None or not self._is_scaled:
             return outputs
-        # As large as they may be, answers keep the digits of the network.
+        # However large, answers keep the digits of the network.
         return preparation.in_units(outputs.double() if is_tensor(outputs) else outputs.astype(np.float64))
 
     # --- sampled predictions -------------------------------------------------------------------
@@ -328,7 +328,7 @@ class SparseModel:
         generator: torch.Generator | None = None,
         seed: int | None = None,
     ) -> Any:
-        """Means of the response, of classes their probabilities; numbers in the units of the data.
+        """Means of the response, for classes their probabilities; numbers in the units of the data.
 
         As ``fastlbbnn.predict`` in mode "median" with ``samples``, else in mode "median-mean".
 
@@ -344,7 +344,10 @@ class SparseModel:
             )
 
         def response(outputs: Any) -> Any:
-            return transform(outputs) if transform is not None else self._in_units(mean_of(config, outputs))
+            if transform is not None:
+                return transform(outputs)
+            assert config is not None  # one of the two is there, see above
+            return self._in_units(mean_of(config, outputs))
 
         if samples is None:
             answers = response(self._forward(rows, raw=True))
@@ -370,7 +373,7 @@ class PosteriorDraws:
         self._drawn: dict[str, Drawn] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Weights are a function of their seeds, and drawn anew."""
+        """Weights are a function of their seeds, and drawn again."""
         return {"model": self.model, "samples": self.samples, "seeds": self.seeds}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ def csv(tmp_path):
     def load(text: str | bytes, name: str = "table.csv", **options) -> data.Dataset:
         contents = text.encode() if isinstance(text, str) else text
         (tmp_path / name).write_bytes(gzip.compress(contents) if name.endswith(".gz") else contents)
-        return data.load(tmp_path / name, **options)
+        return data.load(tmp_path / name, **{"standardise": False, **options})
 
     return load
 
@@ -115,6 +115,16 @@ def test_standardisation_uses_the_training_rows_only(csv):
         torch.testing.assert_close(given.double(), (x - mean) / deviation, rtol=0, atol=3e-7)
 
 
+def test_tables_are_standardised_unless_told_otherwise(csv):
+    assert torch.equal(csv(IRIS, standardise=None).x_train, csv(IRIS, standardise=True).x_train)
+    text = "a,b,y\n" + "".join(f"{i},700,{i % 2}\n" for i in range(20))
+    found = csv(text, standardise=None)
+    # A value that never varied says nothing; another one, in a new row, is of the size 1.
+    assert not found.x_train[:, 1].any()
+    inputs = found.preparation.inputs(np.array([[3.0, 700.0], [3.0, 1400.0]]))
+    assert inputs[:, 1].tolist() == [0.0, 1.0]
+
+
 def test_quotes_spaces_blank_lines_and_other_delimiters(csv):
     text = '\ufeff"a; b"; y\r\n 1 ;"left\nright"\r\n\r\n 2;"left\nright"\r\n3; none \r\n'
     loaded = csv(text, delimiter=";")
@@ -186,7 +196,7 @@ def test_files_without_a_header(csv):
         ("a,b,c\n1,red,0\n2,blue,1\n", {}, "line 2, column 'b': 'red'; expected a finite number"),
         ("a,b\n1,0\n-inf,1\n", {}, "line 3, column 'a': '-inf'; expected a finite number"),
         ("a,b\n1,0\n2,1x\n", {}, "line 3, column 'b': '1x' among numbers"),
-        ("a,b\n1,u\n2,v\n3,w\n", {}, "'b' has another text in each row; .*with target="),
+        ("a,b\n1,u\n2,v\n3,w\n", {}, "'b' has a different text in each row; .*with target="),
         ("a,a\n1,0\n", {}, "two columns called 'a'"),
         ("a,b\n1,0\n2,1\n", {"target": "c"}, "no column 'c'; expected one of: a, b"),
         ("a,b\n1,0\n2,1\n", {"ignore": ["d"]}, "no column 'd'"),

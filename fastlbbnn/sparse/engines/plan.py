@@ -1,9 +1,9 @@
 """Which format each layer is computed in, from measurements on this machine.
 
 ``dense`` is a plain matrix product (torch's or numpy's), ``csr`` the kernel for scattered weights,
-``bsr`` the one for blocks; formats that the C++ library does not know are numpy's. Each is timed once on (the
-first rows of) every layer, for a few batch sizes and within a tenth of a second in all; between those, times
-are interpolated.
+``bsr`` the one for blocks; formats that the C++ library does not know are numpy's. Each is timed once on
+(the first rows of) every layer, for a few batch sizes and within a tenth of a second in all; between those,
+times are interpolated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BUDGET = 0.06
 _ROUNDS = 2
 
 #: Weights of a layer (and inputs of the first) that are timed: a matrix that no second-level cache holds, as
-#: large ones do not.
+#: for large ones.
 _LARGEST = 1 << 20
 
 #: What entering the library from Python costs: it is in every timed call and paid once for all layers.
@@ -96,7 +96,7 @@ class Planner:
         return self._library is not None and computes(name)
 
     def use(self, formats: str | Sequence[str] | None) -> None:
-        """Set the formats by hand, one for all layers or one each; None: by measurement again."""
+        """Set the formats by hand, one for all layers or one per layer; None: by measurement again."""
         count = len(self.network.layers)
         if formats is None:
             self._forced = None
