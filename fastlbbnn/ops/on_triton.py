@@ -67,7 +67,8 @@ def _is_tritons(error: BaseException) -> bool:
         return True
     frame = error.__traceback__
     while frame is not None:
-        if frame.tb_frame.f_globals.get("__name__", "").startswith(("triton.runtime", "triton.compiler", "triton.backends")):
+        module = frame.tb_frame.f_globals.get("__name__", "")
+        if module.startswith(("triton.runtime", "triton.compiler", "triton.backends")):
             return True
         frame = frame.tb_next
     return False
