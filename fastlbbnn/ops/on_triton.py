@@ -60,7 +60,12 @@ _WHAT_TO_DO = (
 
 
 def _is_tritons(error: BaseException) -> bool:
-    """Whether an error comes from Triton itself: its compiler, its launcher or what these call."""
+    """Whether an error comes from Triton itself: its compiler, its launcher or what these call.
+
+    The interpreter's come from what a kernel does: another backend is no answer to these.
+    """
+    if type(error).__name__ == "InterpreterError":
+        return False
     if isinstance(error, (torch.OutOfMemoryError, BackendFailure)):
         return False
     if type(error).__module__.partition(".")[0] == "triton":
