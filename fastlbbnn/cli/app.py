@@ -25,7 +25,7 @@ A first network, on digits that scikit-learn ships:
 
 \b
 Your own table, and new rows of it:
-    fastlbbnn train patients.csv --target outcome --standardise --out runs/patients
+    fastlbbnn train patients.csv --target outcome --out runs/patients
     fastlbbnn predict runs/patients new.csv -o predictions.csv
 
 \b

@@ -35,8 +35,12 @@ def frontier(
     ] = None,
     target: Annotated[str | None, optional(metavar="COLUMN", help="Table: column to predict.")] = None,
     standardise: Annotated[
-        bool, typer.Option("--standardise", help="File: scale features to mean 0 and deviation 1.")
-    ] = False,
+        bool | None,
+        optional(
+            "--standardise/--raw-features",
+            help="File: scale features to mean 0 and deviation 1; by default tables are, arrays are not.",
+        ),
+    ] = None,
     validation: Annotated[
         float | None,
         optional(
@@ -73,7 +77,7 @@ def frontier(
     recipe = find_recipe(method)
     recipe = recipe if epochs is None else recipe.scaled(epochs)
     recipe = recipe if hidden is None else replace(recipe, hidden=hidden_sizes(hidden))
-    options = {"target": target, "standardise": standardise or None}
+    options = {"target": target, "standardise": standardise}
     options = {k: v for k, v in options.items() if v is not None}
     use_threads(threads)
     try:

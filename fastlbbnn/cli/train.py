@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
+from warnings import catch_warnings, simplefilter
 
 import typer
 
@@ -90,8 +91,12 @@ def train(
         optional(metavar="SHARE", help="Share of the rows to test on; by default a fifth."),
     ] = None,
     standardise: Annotated[
-        bool, typer.Option("--standardise", help="File: scale features to mean 0 and deviation 1.")
-    ] = False,
+        bool | None,
+        optional(
+            "--standardise/--raw-features",
+            help="File: scale features to mean 0 and deviation 1; by default tables are, arrays are not.",
+        ),
+    ] = None,
     raw_target: Annotated[
         bool,
         typer.Option(
@@ -115,7 +120,7 @@ def train(
         fastlbbnn train digits --density 0.02
         fastlbbnn train wine.csv --target y --weights 200
         fastlbbnn train phoneme --method LBBNN-GP-MVN --out runs/mvn --seed 3
-        fastlbbnn train patients.csv --target outcome --standardise --hidden 50-50
+        fastlbbnn train patients.csv --target outcome --hidden 50-50
 
     An interrupted run continues where it stopped when the same command is given again, with the numbers
     that it would have had without the interruption. A finished run is left as it is.
@@ -127,6 +132,7 @@ def train(
     from ..runs import train as train_run
     from ..runs.baseline import constant_warnings
     from ..runs.notes import data_notes
+    from ..runs.trainer import NotLearned, not_learned
 
     if method == "list":
         typer.echo("\n".join(f"{m.name:<16} {m.summary}" for m in METHODS.values()))
@@ -174,7 +180,7 @@ def train(
         "target": target,
         "ignore": ignore or None,
         "likelihood": likelihood,
-        "standardise": standardise or None,
+        "standardise": standardise,
         "header": False if no_header else None,
         "delimiter": delimiter,
         "test_share": test_share,
@@ -192,14 +198,18 @@ def train(
         typer.echo(f"{method} on {dataset!r}", err=True)
     for note in data_notes(dataset):
         typer.echo(f"note: {note}", err=True)
-    with interruptible("the same command again continues from the last checkpoint"):
+    with interruptible("the same command again continues from the last checkpoint"), catch_warnings():
+        simplefilter("ignore", NotLearned)  # said below, loudly
         run = train_run(
             method, dataset, chosen, seed=seed, out=folder, max_loss=max_loss, resume=not restart,
             evaluate=samples if evaluate_too else None, device=_device(device),
             progress=False if as_json else None,
         )  # fmt: skip
     results = run.results if evaluate_too else None
-    warnings = [] if results is None else constant_warnings(results, dataset.held_out)
+    trouble = not_learned(run)
+    warnings = [] if trouble is None else [trouble]
+    if results is not None:
+        warnings += constant_warnings(results, dataset.held_out)
     if as_json:
         print_json({"run": str(folder), "config": run.config, "results": results, "warnings": warnings})
         return

@@ -10,6 +10,7 @@ Every check raises AssertionError with a sentence.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -70,12 +71,12 @@ def check_preparation(dataset: Dataset) -> None:
         inputs = dataset.x_test[:50].numpy()
         rows = preparation.raw(inputs)
         # Two roundings of the raw values, in float64, and one of the inputs.
-        close = {"rtol": 1e-6, "atol": 1e-6}
-        assert np.allclose(copied.inputs(rows), inputs, **close), f"{dataset.name}: raw rows give other inputs"
+        close = functools.partial(np.allclose, rtol=1e-6, atol=1e-6)
+        assert close(copied.inputs(rows), inputs), f"{dataset.name}: raw rows give other inputs"
         if preparation.names is not None:
             columns = dict(reversed(list(zip(preparation.names, rows.T))))
             found = copied.inputs(columns)
-            assert np.allclose(found, inputs, **close), f"{dataset.name}: columns by name give other inputs"
+            assert close(found, inputs), f"{dataset.name}: columns by name give other inputs"
     if dataset.class_names is not None:
         assert len(dataset.class_names) == dataset.n_classes, f"{dataset.name}: not a name for every class"
 

@@ -1,7 +1,7 @@
 """Data sets that live in memory as tensors, and how rows are prepared.
 
     data = fastlbbnn.data.load("mnist")                     # digits, mnist, fmnist, phoneme
-    data = fastlbbnn.data.load("patients.csv", target="outcome", standardise=True)
+    data = fastlbbnn.data.load("patients.csv", target="outcome")
     data.preparation.inputs(new_rows)                       # travels with the model
 
 Files of the named sets are looked for in ``root``, else in the folder that FASTLBBNN_DATA names, else in

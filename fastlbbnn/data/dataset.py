@@ -77,6 +77,7 @@ class Dataset:
     def outputs(self) -> int:
         """Outputs of a network: a logit per class, else one per column of targets."""
         if self.likelihood == "categorical":
+            assert self.n_classes is not None  # checked when the data set was made
             return self.n_classes
         return 1 if self.y_train.dim() == 1 else self.y_train.shape[1]
 

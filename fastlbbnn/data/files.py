@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 
 class DataError(ValueError):
@@ -48,7 +48,7 @@ def open_packed(path: Path) -> Iterator[BinaryIO]:
     """Opens a file, through gzip if its name ends in .gz; a damaged archive raises DataError."""
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            yield stream
+            yield cast(BinaryIO, stream)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
             f"{path} is not a whole gzip file ({error}); expected an undamaged archive: delete it and fetch "

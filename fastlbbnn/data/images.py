@@ -51,7 +51,9 @@ class ImageSet:
         if not self.on_disk(root):
             self._fetch(root, download)
         arrays = {
-            name: read_idx(path, SHAPES[name], self.sha256[name]) for name, path in self.files(root).items()
+            name: read_idx(path, SHAPES[name], self.sha256[name])
+            for name, path in self.files(root).items()
+            if path is not None  # fetched just now where it was not there
         }
         y_test, y_train, x_test, x_train = (torch.from_numpy(arrays[name]) for name in SHAPES)
         return Dataset(

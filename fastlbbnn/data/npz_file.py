@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -44,7 +44,8 @@ def read_npz(path: Path, choices: Sequence[Sequence[str]]) -> Arrays:
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path, name: str) -> np.ndarray:
-    with archive.open(member) as stream:
+    with archive.open(member) as opened:
+        stream = cast(BinaryIO, opened)
         shape, dtype = _header(stream)
         if dtype.hasobject:
             raise DataError(
@@ -58,8 +59,8 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path, name: s
                 f"{path}: {name} should be {dtype} {list(shape)}, {size} bytes, and {held} are there; the "
                 "file is damaged"
             )
-    with archive.open(member) as stream:
-        return np.lib.format.read_array(stream, allow_pickle=False)
+    with archive.open(member) as whole:
+        return np.lib.format.read_array(whole, allow_pickle=False)
 
 
 def _header(stream: BinaryIO) -> tuple[tuple[int, ...], np.dtype]:

@@ -107,17 +107,17 @@ class Unnamed(Sequence[Column]):
     """So many columns without names, taken as they are: a count, however large it is."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self._count = count
 
     def __len__(self) -> int:
-        return self.count
+        return self._count
 
     def __getitem__(self, at: Any) -> Any:
-        places = range(self.count)[at]  # IndexError where there is none
+        places = range(self._count)[at]  # IndexError where there is none
         return [Column()] * len(places) if isinstance(places, range) else Column()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Unnamed) and other.count == self.count
+        return isinstance(other, Unnamed) and other._count == self._count
 
     def __hash__(self) -> int:
         return hash(self.count)

@@ -52,11 +52,11 @@ def correlated_logistic(
     for name, value in (("groups", groups), ("copies", copies)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{name}={value!r}; expected an int, at least 0")
-    for name, value in (
+    for name, correlation in (
         ("autocorrelation", autocorrelation), ("duplicate_correlation", duplicate_correlation)
     ):
-        if not -1.0 < value < 1.0:
-            raise ValueError(f"{name}={value}; expected a correlation in (-1, 1)")
+        if not -1.0 < correlation < 1.0:
+            raise ValueError(f"{name}={correlation}; expected a correlation in (-1, 1)")
     sequence = p - groups * copies
     if groups > true or true > sequence:
         raise ValueError(
@@ -73,10 +73,10 @@ def correlated_logistic(
         x[:, j] = autocorrelation * x[:, j - 1] + spread * noise[:, j]
     chosen = torch.randperm(sequence, generator=g)[:true]
     group = torch.full((p,), -1, dtype=torch.int64)
-    spread = math.sqrt(1.0 - duplicate_correlation**2)
+    noise_share = math.sqrt(1.0 - duplicate_correlation**2)
     for number, original in enumerate(chosen[:groups].tolist()):
         own = slice(sequence + number * copies, sequence + (number + 1) * copies)
-        x[:, own] = duplicate_correlation * x[:, original].unsqueeze(1) + spread * noise[:, own]
+        x[:, own] = duplicate_correlation * x[:, original].unsqueeze(1) + noise_share * noise[:, own]
         group[original] = number
         group[own] = number
 

@@ -47,6 +47,7 @@ class Source:
         from .loading import load
 
         dataset = load(self.data, root=self.root, seed=self.seed, **{**self.options, **changes})
+        assert dataset.source is not None  # of what was read just now
         source = replace(self, content_hash=dataset.source.content_hash)
         if self.validation is not None:
             dataset = dataset.with_validation(self.validation, self.seed)

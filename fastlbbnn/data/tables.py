@@ -4,8 +4,10 @@ Which likelihood, if none is given: text labels, and whole numbers of at most ``
 values, are classes ("categorical"); all other numbers are "gaussian". Two classes with one output
 ("bernoulli") and counts ("poisson") have to be asked for. Classes are numbered in sorted order.
 
-Features are left as they are (pixels of 0 to 255 too), or with ``standardise`` shifted and scaled to mean 0
-and standard deviation 1 over the training rows. So are the targets of a Gaussian likelihood, unless
+Features of tables are shifted and scaled to mean 0 and standard deviation 1 over the training rows, unless
+``standardise`` is False; those of arrays (pixels of 0 to 255 too) are left as they are, unless it is True. By
+default a column with one value in all training rows is scaled by that value's size; asked for, that is an
+error. So are the targets of a Gaussian likelihood, unless
 ``scale_target`` is False: priors and step sizes are made for outputs of size 1. All of it is in the data
 set's ``preparation``, which travels with the model: new rows are given as the data have them, and
 predictions come in the data's own units.
@@ -44,7 +46,7 @@ def load_csv(
     delimiter: str | None = None,
     likelihood: str | None = None,
     test_share: float = 0.2,
-    standardise: bool = False,
+    standardise: bool | None = None,
     scale_target: bool = True,
 ) -> Dataset:
     """One row per observation; ``target`` names the column to predict (the last one if None), ``ignore``
@@ -58,8 +60,8 @@ def load_csv(
         for name in ignored:
             column_index(path, columns, name)
         left = [name for name in columns if name not in ignored]
-        if target is None and left:
-            target = left[-1]
+        if target is None:
+            target = left[-1] if left else ""
         features.extend(name for name in left if name != target)
         if not features:
             hint = ""
@@ -71,6 +73,7 @@ def load_csv(
         return features, [target]
 
     table = read_csv(path, choose, header=header, delimiter=delimiter)
+    assert target is not None  # chosen by now
     y = _target_column(path, table, target, likelihood)
     parts = _split(table.numbers, y, test_share, seed)
     how = _How(
@@ -168,7 +171,8 @@ class _How:
     features: tuple[str, ...]
     target: str
     likelihood: str | None
-    standardise: bool
+    #: None: where a column varies.
+    standardise: bool | None
     scale_target: bool
     content_hash: str
     ignored: tuple[str, ...] = ()
@@ -206,11 +210,10 @@ def _dataset(
 
 
 def _columns(how: _How, x_train: np.ndarray) -> Sequence[Column]:
-    if not how.standardise:
-        names = how.features if how.are_named else None
-        return Preparation.as_is(len(how.features), names=names).columns
-    mean, scale = _mean_and_deviation(how.path, x_train, how.features)
-    names = how.features if how.are_named else [None] * len(how.features)
+    if how.standardise is False:
+        return Preparation.as_is(len(how.features), names=how.features if how.are_named else None).columns
+    mean, scale = _mean_and_deviation(how.path, x_train, how.features, how.standardise is None)
+    names: Sequence[str | None] = how.features if how.are_named else [None] * len(how.features)
     return [Column(n, mean=m, scale=s) for n, m, s in zip(names, mean.tolist(), scale.tolist())]
 
 
@@ -229,10 +232,14 @@ def _single(path: Path, values: np.ndarray, columns: Sequence[str]) -> np.ndarra
 
 
 def _mean_and_deviation(
-    path: Path, x_train: np.ndarray, features: Sequence[str]
+    path: Path, x_train: np.ndarray, features: Sequence[str], constant_too: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each column of the training rows."""
+    """Of each column of the training rows; ``constant_too``: of one with a single value, the value's size."""
     constant = np.flatnonzero((x_train == x_train[0]).all(0))
+    if len(constant) and constant_too:
+        mean, scale = x_train.mean(0), x_train.std(0)
+        scale[constant] = np.maximum(np.abs(mean[constant]), 1.0)
+        return mean, scale
     if len(constant):
         names = ", ".join(repr(features[i]) for i in constant[:5]) + ", ..." * (len(constant) > 5)
         raise DataError(
@@ -279,9 +286,9 @@ def _targets(
         if likelihood == "bernoulli" and len(different) != 2:
             raise DataError(f"{where} has {len(different)} different values; expected 2 for 'bernoulli'")
         number = np.int64 if likelihood == "categorical" else np.float32
-        names = tuple(_class_name(value) for value in different.tolist())
-        parts = (np.searchsorted(different, y).astype(number) for y in (y_train, y_test))
-        return *parts, likelihood, names
+        class_names = tuple(_class_name(value) for value in different.tolist())
+        codes_train, codes_test = (np.searchsorted(different, y).astype(number) for y in (y_train, y_test))
+        return codes_train, codes_test, likelihood, class_names
     if text:
         shown = str(different[0])
         raise DataError(f"{where} holds text ({shown!r}, ...); expected numbers for {likelihood!r}")

@@ -15,9 +15,19 @@ to lambda. For independent indicators with blocks of one size, moving omega by c
 posterior, in Kullback-Leibler divergence, onto those with so many expected weights: which indicators are more
 probable than which is left to learning; how many there are is not.
 
-At the end of the path the structure is held: indicators are ranked by their log-odds, the highest are kept
-until the number of weights is the one asked for, and a last common shift puts the boundary at a probability
-of one half, so that the median probability model is that structure.
+At the end of the path the structure is held: indicators are ranked by their log-odds, and the highest are kept
+until the number of weights is the one asked for. With b between the last that is kept and the first that is
+not,
+
+    omega <- s (omega - b),
+
+so that the median probability model is that structure, and the scale s >= 1 is the smallest one at which draws
+differ from it in few weights:
+
+    sum_kept weights * (1 - alpha) + sum_others weights * alpha  <=  UNDECIDED * weights.
+
+Which structure it is was decided here, not by the posterior's spread along the path: without s a boundary
+among many equals would let a draw keep a multiple of what was asked for.
 """
 
 from __future__ import annotations
@@ -30,8 +40,14 @@ import torch
 from torch import Tensor, nn
 
 from .._util.checks import check_positive_int
+from ..nn.inclusion import Inclusion, RandomLogits
 from ..nn.linear import BayesianLinear
 from ..reference import expand_blocks
+
+#: Share of the kept weights in which a draw of a held structure differs from it, in expectation.
+UNDECIDED = 0.1
+#: Log-odds that no held indicator goes beyond, whatever the scale: float32 has 1 - 1e-7 there.
+_FARTHEST = 16.0
 
 #: Relative distance from the asked number of weights above which the dial says that it could not be met.
 TOLERANCE = 0.03
@@ -108,6 +124,9 @@ class DensityDial(nn.Module):
         self.holds = bool(hold)
         self._sizes = [_block_sizes(layer) for layer in self._layers]
         self._check_blocks()
+        self.steps: Tensor
+        self.log_odds: Tensor
+        self.is_held: Tensor
         self.register_buffer("steps", torch.tensor(0))
         self.register_buffer("log_odds", torch.tensor(0.0, dtype=torch.float64))
         self.register_buffer("is_held", torch.tensor(False))
@@ -156,19 +175,20 @@ class DensityDial(nn.Module):
                 f"{held.weights}; expected at most {TOLERANCE:.0%} of a difference: use smaller blocks, or "
                 "ask for more"
             )
-        boundary = _boundary(flat[order], count)
-        self._shift(-boundary)
+        self._shift(-_boundary(flat[order], count))
         # Rounded, or among equals, a logit may stand on the wrong side of the boundary, or on it.
         kept = torch.zeros_like(flat, dtype=torch.bool)
         kept[order[:count]] = True
-        tiny = 1e-6
+        scale = self._scale(kept)
+        tiny = 1e-3
         start = 0
         for layer in self._layers:
-            logits = layer.inclusion.location()
+            logits = _inclusion(layer).location()
             mine = kept[start : start + logits.numel()].view_as(logits)
             start += logits.numel()
-            logits.copy_(torch.where(mine, logits.clamp(min=tiny), logits.clamp(max=-tiny)))
-            layer.inclusion.requires_grad_(False)
+            away = (logits * scale).clamp(-_FARTHEST, _FARTHEST)
+            logits.copy_(torch.where(mine, away.clamp(min=tiny), away.clamp(max=-tiny)))
+            _inclusion(layer).requires_grad_(False)
         self.is_held.fill_(True)
         return held
 
@@ -186,7 +206,7 @@ class DensityDial(nn.Module):
             self._set_log_odds()
         if self.is_held:
             for layer in self._layers:
-                layer.inclusion.requires_grad_(False)
+                _inclusion(layer).requires_grad_(False)
         return loaded
 
     # --- the shift -----------------------------------------------------------------------------
@@ -201,9 +221,26 @@ class DensityDial(nn.Module):
 
     def _shift(self, value: float) -> None:
         for layer in self._layers:
-            layer.inclusion.location().add_(value)
+            _inclusion(layer).location().add_(value)
         self.log_odds += value
         self._set_log_odds()
+
+    def _scale(self, kept: Tensor) -> float:
+        """The smallest s >= 1 at which draws are close to the held structure: see the top."""
+        flat, sizes, factors = self._flat()
+        allowed = UNDECIDED * float(kept.sum() if sizes is None else sizes[kept].sum())
+
+        def undecided(scale: float) -> float:
+            wrong = _probabilities(torch.where(kept, -flat, flat) * scale, factors, 0.0)
+            return float((wrong if sizes is None else wrong * sizes).sum(dtype=torch.float64))
+
+        low, high = 1.0, 1.0
+        while undecided(high) > allowed and high < 2.0**40:
+            low, high = high, 2.0 * high
+        while high - low > 0.01 * high:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if undecided(middle) > allowed else (low, middle)
+        return high
 
     def _set_log_odds(self) -> None:
         for layer in self._layers:
@@ -212,7 +249,7 @@ class DensityDial(nn.Module):
     @torch.no_grad()
     def _flat(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """All log-odds (their means where they are random), the sizes of blocks, and ``_factor``s."""
-        flat = torch.cat([layer.inclusion.location().flatten() for layer in self._layers])
+        flat = torch.cat([_inclusion(layer).location().flatten() for layer in self._layers])
         sizes = None
         if any(s is not None for s in self._sizes):
             sizes = torch.cat([
@@ -243,7 +280,7 @@ def _with_indicators(model: nn.Module | Iterable[nn.Module]) -> list[BayesianLin
         if not isinstance(module, nn.Module):
             raise TypeError(f"model holds a {type(module).__name__}; expected modules")
         for child in module.modules():
-            if getattr(child, "inclusion", None) is not None:
+            if isinstance(child, BayesianLinear) and child.inclusion is not None:
                 found[child] = None
     if not found:
         names = ", ".join(type(module).__name__ for module in modules) or "nothing"
@@ -251,6 +288,12 @@ def _with_indicators(model: nn.Module | Iterable[nn.Module]) -> list[BayesianLin
             f"model is {names}, without a layer that has indicators; expected at least one LBBNNLinear"
         )
     return list(found)
+
+
+def _inclusion(layer: BayesianLinear) -> Inclusion:
+    inclusion = layer.inclusion
+    assert inclusion is not None  # ``_with_indicators`` found it
+    return inclusion
 
 
 def _asked(density: float | None, weights: int | None, total: int) -> float:
@@ -277,7 +320,7 @@ def _block_sizes(layer: BayesianLinear) -> Tensor | None:
     """Weights in each block, flat; None where each has one."""
     if layer.block == (1, 1):
         return None
-    grid = layer.inclusion.location()
+    grid = _inclusion(layer).location()
     of_weights = torch.arange(grid.numel()).view(grid.shape)
     blocks = expand_blocks(of_weights, layer.out_features, layer.in_features, layer.block)
     return torch.bincount(blocks.flatten(), minlength=grid.numel()).to(torch.float32)
@@ -289,10 +332,11 @@ def _factor(layer: BayesianLinear) -> Tensor:
     Only the way down the path uses it; the median model is exact, since the mean probability of a random
     logit is above one half where its mean is above zero.
     """
-    location = layer.inclusion.location()
-    if not layer.random_logits:
+    inclusion = _inclusion(layer)
+    location = inclusion.location()
+    if not isinstance(inclusion, RandomLogits):
         return torch.ones(location.numel())
-    variances = layer.inclusion.variances().expand_as(location)
+    variances = inclusion.variances().expand_as(location)
     return torch.rsqrt(1.0 + math.pi / 8.0 * variances).flatten()
 
 
@@ -316,8 +360,8 @@ def _common_shift(flat: Tensor, sizes: Tensor | None, factors: Tensor | None, ta
         if abs(found - target) <= 1e-4 * target or high - low < 1e-6:
             break
         low, high = (low, shift) if found > target else (shift, high)
-        slope = alpha * (1.0 - alpha)
-        slope = float((slope if slopes is None else slope.mul_(slopes)).sum(dtype=torch.float64))
+        spread = alpha * (1.0 - alpha)
+        slope = float((spread if slopes is None else spread.mul_(slopes)).sum(dtype=torch.float64))
         # Of log f, which is close to a straight line where alpha is small.
         step = math.log(target / found) * found / slope if slope > 0.0 and found > 0.0 else math.inf
         step = max(-4.0, min(4.0, step if math.isfinite(step) else math.copysign(4.0, target - found)))

@@ -63,13 +63,13 @@ def cases(backend: str, precisions: list[str], quick: bool, small: bool) -> Iter
         yield Case("gated_linear", "gated", backend, precision, main, options={"temperature": 0.5})
         yield Case("local_linear", "gated", backend, precision, main)
         if precision in ("bfloat16", "float16"):
-            mixed = {"mixed": True, "shape": main}
+            mixed: dict[str, Any] = {"mixed": True, "shape": main}
             yield Case(
                 "gated_linear", "mixed", backend, precision, options={"temperature": 0.5}, **mixed
             )
             yield Case("local_linear", "mixed", backend, precision, **mixed)
-    single = {"backend": backend, "precision": "float32"}
-    gate = {"temperature": 0.5}
+    single: dict[str, Any] = {"backend": backend, "precision": "float32"}
+    gate: dict[str, Any] = {"temperature": 0.5}
     yield Case("gated_linear", "odd shape", shape=odd, options=gate, **single)
     yield Case("gated_linear", "hard gates", shape=main, options={"hard": True}, **single)
     yield Case("gated_linear", "no gates", shape=main, gated=False, **single)
@@ -87,7 +87,7 @@ def cases(backend: str, precisions: list[str], quick: bool, small: bool) -> Iter
     yield Case("local_linear", "no gates", shape=main, gated=False, **single)
     yield Case("local_linear", "3 samples", shape=odd, samples=3, **single)
     yield Case("kl_sums", "blocks 5x7", shape=odd, block=(5, 7), **single)
-    blocks = {"block": (5, 7), "options": gate}
+    blocks: dict[str, Any] = {"block": (5, 7), "options": gate}
     yield Case("gated_linear", "Adam inside, blocks", shape=odd, adam=True, **blocks, **single)
     yield Case("local_linear", "Adam inside", shape=main, adam=True, **single)
 
@@ -102,7 +102,7 @@ def make_inputs(case: Case, device: torch.device) -> tuple[Tensor, list[Tensor |
         return values.to(dtype or case.parameter_dtype).to(device)
 
     grid = reference.grid_shape(rows, cols, case.block)
-    parameters = [
+    parameters: list[Tensor | None] = [
         normal(rows, cols, scale=0.3),
         normal(rows, cols, scale=1.5, shift=-3.0),
         normal(*grid, scale=2.0) if case.gated else None,
@@ -113,7 +113,7 @@ def make_inputs(case: Case, device: torch.device) -> tuple[Tensor, list[Tensor |
     return normal(*x, dtype=case.dtype), parameters, normal(*dy, dtype=case.dtype)
 
 
-def _float(t: Tensor | None) -> Tensor | None:
+def _float(t: Tensor | None) -> Any:
     return None if t is None else t.float()
 
 
@@ -168,25 +168,22 @@ def _run(source, case: Case, device: torch.device, dtype: torch.dtype | None, **
     function = getattr(source, case.op)
     if case.op == "kl_sums":
         sums = function(*parameters, block=case.block, **extra)
-        y, wanted, scalar = None, [], 0.0
+        found, wanted, scalar = {}, [], torch.zeros((), dtype=torch.float64, device=device)
     else:
         blocks = {"block": case.block} if case.op == "gated_linear" else {}
         y, sums = function(
             x, *parameters, seed=torch.tensor(_SEED, device=device), samples=case.samples,
             **blocks, **case.options, **extra,
         )  # fmt: skip
-        wanted, scalar = [("dx", x)], (y.double() * dy.double()).sum()
+        found, wanted, scalar = {"y": y.detach()}, [("dx", x)], (y.double() * dy.double()).sum()
     # In float64, so that what is upstream of the library rounds nothing.
     scalar = scalar + (sums.double() * torch.tensor(_DSUMS, device=device).double()).sum()
     if case.adam:
-        found = _step(scalar, present, source is ops)
-        return {"y": y.detach(), "sums": sums.detach(), "dx": x.grad, **found}
+        stepped = _step(scalar, present, source is ops)
+        return {**found, "sums": sums.detach(), "dx": x.grad, **stepped}
     wanted = [*wanted, *present]
     grads = torch.autograd.grad(scalar, [t for _, t in wanted])
-    found = {"sums": sums, **dict(zip([n for n, _ in wanted], grads))}
-    if y is not None:
-        found["y"] = y
-    return {name: value.detach() for name, value in found.items()}
+    return {"sums": sums.detach(), **dict(zip([n for n, _ in wanted], grads)), **found}
 
 
 def _step(loss: Tensor, present: list[tuple[str, Tensor]], inside: bool) -> dict[str, Tensor]:

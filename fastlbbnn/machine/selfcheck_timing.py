@@ -42,6 +42,7 @@ def variants(
 ) -> dict[str, Callable[[], None]]:
     """Name -> forward and backward of one square layer."""
     parameters = _parameters(width, width, device, dtype)
+    kappa, rho, omega = parameters
     x = torch.randn(batch, width, device=device, dtype=dtype)
     dy = torch.randn(batch, width, device=device, dtype=dtype)
     weight = parameters[0]
@@ -56,15 +57,15 @@ def variants(
         return step
 
     def gated():
-        y, sums = ops.gated_linear(x, *parameters, temperature=0.5, backend=backend)
+        y, sums = ops.gated_linear(x, kappa, rho, omega, temperature=0.5, backend=backend)
         return y, sums.sum()
 
     def gaussian():
-        y, sums = ops.gated_linear(x, *parameters[:2], None, backend=backend)
+        y, sums = ops.gated_linear(x, kappa, rho, None, backend=backend)
         return y, sums.sum()
 
     def local():
-        y, sums = ops.local_linear(x, *parameters, backend=backend)
+        y, sums = ops.local_linear(x, kappa, rho, omega, backend=backend)
         return y, sums.sum()
 
     def dense():
@@ -89,11 +90,12 @@ def least_bytes(name: str, batch: int, width: int, dtype: torch.dtype) -> int:
     return (3 * tensors * width**2 + 4 * batch * width) * dtype.itemsize
 
 
-def _seconds(step: Callable[[], None], device: torch.device, budget: float) -> float:
+def _seconds(step: Callable[[], object], device: torch.device, budget: float) -> float:
     """Median time of a call, in seconds; on a GPU by its own events."""
     step()
     step()
-    times, start = [], time.perf_counter()
+    times: list[float] = []
+    start = time.perf_counter()
     while len(times) < 5 or (time.perf_counter() - start < budget and len(times) < 200):
         if device.type == "cuda":
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -144,7 +146,7 @@ def time_layer(
     device: torch.device, dtype: torch.dtype, batch: int, width: int, backend: str, compiled: bool,
     budget: float, peak: float, progress: Callable[[str], None],
 ) -> list[Row]:  # fmt: skip
-    rows = []
+    rows: list[Row] = []
     for name, step in variants(device, dtype, batch, width, backend, compiled).items():
         progress(f"timing {name}, width {width}, batch {batch}")
         try:

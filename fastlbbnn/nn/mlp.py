@@ -129,7 +129,7 @@ class MLP(nn.Sequential):
                     return None
             elif type(module).forward is not BayesianLinear.forward or "forward" in module.__dict__:
                 return None
-            elif (mode is None and not module.training) or module._draws_activations(
+            elif (mode is None and not module.training) or module._draws_activations(  # type: ignore[operator]
                 WeightMode.RELAXED if mode is None else mode, current
             ):
                 return None

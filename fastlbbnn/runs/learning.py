@@ -44,7 +44,7 @@ def gain_over_constant(network: nn.Module, dataset: Dataset, mode: WeightMode) -
 
 def _constant(dataset: Dataset, y: Tensor) -> Tensor:
     if dataset.likelihood == "categorical":
-        counts = torch.bincount(y, minlength=dataset.n_classes).double()
+        counts = torch.bincount(y, minlength=dataset.outputs).double()
         return (counts / counts.sum()).expand(len(y), -1)
     return y.mean(0, keepdim=True).expand_as(y)
 

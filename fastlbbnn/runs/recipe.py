@@ -62,6 +62,9 @@ class Recipe:
     #: What the dial is asked for: a share of the weights, or a number of them; one of the two.
     density: float | None = None
     weights: int | None = None
+    #: Weights per output that the dial is asked for at least, or half of all weights where that is less: a
+    #: share of a tiny network may leave nothing. A number that a user asks for is taken as it is.
+    least_weights: int = 0
     #: Steps of a whole run at least: small data are gone through more often, all stages in proportion.
     least_steps: int = 0
     #: Multiply the stages' weights of the KL by min(1, sqrt(k / n)), for k weights asked for and n rows.
@@ -84,6 +87,10 @@ class Recipe:
 
     def for_rows(self, n_train: int, outer: tuple[int, int]) -> Recipe:
         """The recipe for so many training rows and these inputs and outputs, with nothing left to scale."""
+        total = self.total_weights(*outer)
+        least = min(self.least_weights * outer[1], total // 2)
+        if self.weights_asked(*outer) < least:
+            return replace(self, density=None, weights=least, least_weights=0).for_rows(n_train, outer)
         kl = 1.0
         if self.kl_by_size:
             kl = min(1.0, math.sqrt(self.weights_asked(*outer) / n_train))
@@ -99,7 +106,7 @@ class Recipe:
                 )
             )
             previous = until if stage.start_from is None else previous
-        return replace(self, stages=tuple(stages), least_steps=0, kl_by_size=False)
+        return replace(self, stages=tuple(stages), least_weights=0, least_steps=0, kl_by_size=False)
 
     def total_weights(self, inputs: int, outputs: int) -> int:
         """Weights of a network with these inputs and outputs, biases apart."""
@@ -121,7 +128,7 @@ class Recipe:
                 f"recipe {self.name!r} of {self.method} has no dial: its density follows from its prior; use "
                 "the recipe 'default'"
             )
-        return replace(self, density=density, weights=weights)
+        return replace(self, density=density, weights=weights, least_weights=0)
 
     def to_config(self) -> dict[str, Any]:
         """As plain data, for ``run.json``, which is about one data set."""

@@ -308,8 +308,8 @@ def _early() -> list[Recipe]:
     return recipes
 
 
-#: Density of the default recipe where none is asked for.
-DEFAULT_DENSITY = 0.02
+#: Density of the default recipe where none is asked for, and its weights per output at least.
+DEFAULT_DENSITY, LEAST_WEIGHTS = 0.02, 10
 
 _DEFAULT_NOTES = (
     "One recipe for all data, and one number: the density. Local reparametrisation; the log-odds of "
@@ -334,8 +334,8 @@ def _default() -> list[Recipe]:
     options["LBBNN-fixed"] = {"estimator": "local", "start": "wide"}
     return [
         Recipe(
-            method, "default", stages, options=own, density=DEFAULT_DENSITY, least_steps=4000,
-            kl_by_size=True, attempts=3, notes=_DEFAULT_NOTES,
+            method, "default", stages, options=own, density=DEFAULT_DENSITY, least_weights=LEAST_WEIGHTS,
+            least_steps=4000, kl_by_size=True, attempts=3, notes=_DEFAULT_NOTES,
         )
         for method, own in options.items()
     ]

@@ -126,7 +126,9 @@ def train(
                 write_json(folder / "run.json", wanted)
                 run = Run(folder, wanted, recipe, dataset.preparation, dataset.source)
                 run = _Trainer(run, dataset, recipe, progress, device).train()
-            _warn_unless_learned(run)
+            trouble = not_learned(run)
+            if trouble is not None:
+                warnings.warn(trouble, NotLearned, stacklevel=2)
         if evaluate is not None and not _is_evaluated(run, evaluate):
             evaluate_networks(run, dataset, samples=evaluate)
     return run
@@ -160,24 +162,24 @@ class NotLearned(UserWarning):
     """A network that was trained predicts no better than a constant."""
 
 
+def not_learned(run: Run) -> str | None:
+    """What to say of a finished run whose network is no better than a constant; None where it is."""
+    if run.config["learned"]:
+        return None
+    attempt = run.config.get("attempt", 0)
+    tries = "" if attempt == 0 else f", in {attempt + 1} attempts from other initial values"
+    return (
+        f"the network in {run.folder} did not learn: its log-likelihood on the training rows of "
+        f"{run.config['dataset']} is {run.config['gain']:.3g} nats per row above that of the best constant "
+        f"prediction, and at least {LEAST_GAIN:g} was expected{tries}. Ask for more weights, or look at the "
+        "data: inputs should be of size 1 (--standardise)"
+    )
+
+
 def _next_attempt(wanted: dict[str, Any], run: Run) -> dict[str, Any]:
     """What run.json says when training begins again from other initial values and noise."""
     attempt = run.config.get("attempt", 0) + 1
     return {**wanted, "attempt": attempt, "start_seed": run.config["seed"] + (attempt << 20)}
-
-
-def _warn_unless_learned(run: Run) -> None:
-    if run.config["learned"]:
-        return
-    attempt = run.config.get("attempt", 0)
-    tries = "" if attempt == 0 else f", in {attempt + 1} attempts from other initial values"
-    warnings.warn(
-        f"the network in {run.folder} did not learn: its log-likelihood on the training rows of "
-        f"{run.config['dataset']} is {run.config['gain']:.3g} nats per row above that of the best constant "
-        f"prediction, and at least {LEAST_GAIN:g} was expected{tries}. Ask for more weights, or look at the "
-        "data: inputs should be of size 1 (--standardise)",
-        NotLearned, stacklevel=3,
-    )
 
 
 def untrained_likelihood(dataset: Dataset) -> Likelihood:

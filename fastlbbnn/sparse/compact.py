@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -114,7 +114,7 @@ def selection_of(
     """What ``select`` finds, before it is described. Each layer is asked once what it keeps."""
     threshold = check_threshold(threshold)
     # Parameters are checked first: probabilities of nan connect nothing.
-    trained = chain(model, (BayesianLinear,))
+    trained = cast("list[tuple[BayesianLinear, bool]]", chain(model, (BayesianLinear,)))
     for layer, _ in trained:
         # Mean logits: a selection draws nothing.
         logits = None if layer.inclusion is None else layer.inclusion.location()
@@ -147,8 +147,9 @@ class _TrainedLayer:
     @torch.no_grad()
     def of(layer: BayesianLinear, relu: bool, kept: Tensor) -> _TrainedLayer:
         block = (1, 1) if layer.inclusion is None else layer.block
-        zeros = torch.zeros(kept.shape[0])
-        no_bias = layer.bias_kappa is None
+        bias_mean = bias_scale = torch.zeros(kept.shape[0])
+        if layer.bias_kappa is not None and layer.bias_rho is not None:
+            bias_mean, bias_scale = layer.bias_kappa, reference.softplus(layer.bias_rho)
 
         def numpy(t: Tensor) -> NDArray[Any]:
             t = t.detach().cpu()
@@ -156,8 +157,7 @@ class _TrainedLayer:
 
         return _TrainedLayer(
             mean=numpy(layer.kappa), scale=numpy(reference.softplus(layer.rho)),
-            bias_mean=numpy(zeros if no_bias else layer.bias_kappa),
-            bias_scale=numpy(zeros if no_bias else reference.softplus(layer.bias_rho)),
+            bias_mean=numpy(bias_mean), bias_scale=numpy(bias_scale),
             kept=numpy(kept), block=block, relu=relu,
         )
 
@@ -179,7 +179,7 @@ def _compact(layers: list[_TrainedLayer], threshold: float, posterior: bool) -> 
     # Backwards: what has a path to an output. needed[i] is about the inputs of layer i.
     needed = [np.ones(layers[-1].kept.shape[0], np.bool_)]
     for layer, size in zip(reversed(layers), reversed(sizes)):
-        needed.insert(0, _whole_groups(layer.kept[needed[0]].any(0), size))
+        needed.insert(0, _whole_groups(np.any(layer.kept[needed[0]], axis=0), size))
 
     # Forwards: what of that has a path from an input. All outputs stay.
     live = [needed[0]]

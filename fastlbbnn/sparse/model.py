@@ -341,7 +341,10 @@ class SparseModel:
             )
 
         def response(outputs: Any) -> Any:
-            return transform(outputs) if transform is not None else self._in_units(mean_of(config, outputs))
+            if transform is not None:
+                return transform(outputs)
+            assert config is not None  # one of the two is there, see above
+            return self._in_units(mean_of(config, outputs))
 
         if samples is None:
             answers = response(self._forward(rows, raw=True))

@@ -167,6 +167,8 @@ def _weights_in_blocks(
 
 def places_in_blocks(layer: SparseLayer) -> NDArray[np.int32]:
     """Where each weight of the layer is in its ``blocks.values``, flattened."""
+    if layer.blocks is None:
+        raise ValueError("the layer has no blocks; expected one whose indicators are shared by blocks")
     place = _weights_in_blocks(layer.blocks, layer.rows, layer.cols, layer.block)[2]
     return place.astype(np.int32)
 

@@ -83,7 +83,7 @@ def inclusion_of_weights(layer: nn.Module) -> Tensor:
     not zero.
     """
     if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
-        return reference.expand_blocks(layer.inclusion.probabilities(), *layer.kappa.shape, layer.block)
+        return _of_weights(layer, layer.inclusion.probabilities())
     if isinstance(layer, BayesianLayer):
         return torch.full_like(layer.kappa, layer.density(WeightMode.SAMPLED))
     weight = _plain_weight(layer)
@@ -100,13 +100,19 @@ def kept_weights(layer: nn.Module, threshold: float = 0.5) -> Tensor:
     """
     if isinstance(layer, BayesianLinear) and layer.inclusion is not None:
         # What a forward pass uses, so that both always agree.
-        return reference.expand_blocks(layer.decided_logits(threshold) > 0.0, *layer.kappa.shape, layer.block)
+        return _of_weights(layer, layer.inclusion.chosen(threshold))
     kept_inputs: Callable[[], Tensor] | None = getattr(layer, "kept_inputs", None)
     if kept_inputs is not None:
-        return kept_inputs().expand(layer.out_features, layer.in_features)
+        kept: Tensor = kept_inputs()
+        return kept.expand(layer.out_features, len(kept))  # type: ignore[call-overload]
     if isinstance(layer, BayesianLayer):
         return torch.ones_like(layer.kappa, dtype=torch.bool)
     return _plain_weight(layer) != 0
+
+
+def _of_weights(layer: BayesianLinear, grid: Tensor) -> Tensor:
+    """A number per block, given to each of its weights."""
+    return reference.expand_blocks(grid, layer.out_features, layer.in_features, layer.block)
 
 
 def _plain_weight(layer: nn.Module) -> Tensor:

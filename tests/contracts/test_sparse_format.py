@@ -91,7 +91,7 @@ def test_what_breaks_the_contract_is_named():
 
     FORMATS.register("wrong", Wrong())
     try:
-        with pytest.raises(AssertionError, match="wrong: multiply of .* is not x W'"):
+        with pytest.raises(AssertionError, match=r"wrong: multiply of .* is not x W'"):
             check_format("wrong")
     finally:
         FORMATS.remove("wrong")

@@ -113,7 +113,7 @@ def test_the_phoneme_split_leaves_the_global_generator_alone():
 
 
 def test_available_names_what_is_on_disk(shared, tmp_path):
-    assert data.available(shared) == ("digits", "mnist", "fmnist", "phoneme")
+    assert data.available(shared) == ("digits", "fmnist", "mnist", "phoneme")
     assert data.available(tmp_path) == ("digits",)
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)

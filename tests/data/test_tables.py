@@ -25,7 +25,7 @@ def csv(tmp_path):
     def load(text: str | bytes, name: str = "table.csv", **options) -> data.Dataset:
         contents = text.encode() if isinstance(text, str) else text
         (tmp_path / name).write_bytes(gzip.compress(contents) if name.endswith(".gz") else contents)
-        return data.load(tmp_path / name, **options)
+        return data.load(tmp_path / name, **{"standardise": False, **options})
 
     return load
 
@@ -113,6 +113,16 @@ def test_standardisation_uses_the_training_rows_only(csv):
     # One rounding to float32 of values below 4.
     for given, x in ((standard.x_train, plain.x_train), (standard.x_test, plain.x_test)):
         torch.testing.assert_close(given.double(), (x - mean) / deviation, rtol=0, atol=3e-7)
+
+
+def test_tables_are_standardised_unless_told_otherwise(csv):
+    assert torch.equal(csv(IRIS, standardise=None).x_train, csv(IRIS, standardise=True).x_train)
+    text = "a,b,y\n" + "".join(f"{i},700,{i % 2}\n" for i in range(20))
+    found = csv(text, standardise=None)
+    # A value that never varied says nothing; another one, in a new row, is of the size 1.
+    assert not found.x_train[:, 1].any()
+    inputs = found.preparation.inputs(np.array([[3.0, 700.0], [3.0, 1400.0]]))
+    assert inputs[:, 1].tolist() == [0.0, 1.0]
 
 
 def test_quotes_spaces_blank_lines_and_other_delimiters(csv):

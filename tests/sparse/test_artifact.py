@@ -165,7 +165,7 @@ def test_foreign_files_are_refused(tmp_path, good):
     assert "its checksum says: it is damaged" in refuse(tmp_path, good[:-1] + b"!")
     unsigned = {**header, "__metadata__": {k: v for k, v in header["__metadata__"].items() if k != "checksum"}}
     assert "it has no checksum" in refuse(tmp_path, join(unsigned, body, signed=False))
-    with pytest.raises(IsADirectoryError, match="is a folder; expected a file that SparseModel.save"):
+    with pytest.raises(IsADirectoryError, match=r"is a folder; expected a file that SparseModel\.save"):
         read_artifact(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_artifact(tmp_path / "nothing")

@@ -32,8 +32,9 @@ def frontier_figure(points: Sequence[Any], data: str, label: str) -> Figure:
     axes.plot([p.weights for p in points], values, "-o", color=BLUE, label=label)
     for name, kept, accuracy in () if numbers else PUBLISHED.get(data, ()):
         axes.plot(kept, accuracy, "x", color=GREY)
-        beside = {"textcoords": "offset points", "xytext": (4, -9), "fontsize": 6, "color": GREY}
-        axes.annotate(name, (kept, accuracy), **beside)
+        axes.annotate(
+            name, (kept, accuracy), textcoords="offset points", xytext=(4, -9), fontsize=6, color=GREY
+        )
     axes.set(
         xlabel="weights that are kept (log scale)", ylabel="RMSE" if numbers else "accuracy", xscale="log",
         title=data,

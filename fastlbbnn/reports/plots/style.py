@@ -10,7 +10,7 @@ import functools
 import io
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from ..._util.files import replace_file
 
 try:
     import matplotlib
+    from cycler import cycler
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 except ImportError as error:
@@ -69,7 +70,7 @@ _STYLE: dict[str, Any] = {
     "grid.linewidth": 0.7,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
-    "axes.prop_cycle": matplotlib.rcsetup.cycler(color=CYCLE),
+    "axes.prop_cycle": cycler(color=CYCLE),
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "svg.fonttype": "path",
@@ -86,7 +87,8 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> R:
-        with matplotlib.rc_context({**dict(matplotlib.rcParamsDefault), **_STYLE}):
+        settings: Any = {**cast("dict[str, Any]", matplotlib.rcParamsDefault), **_STYLE}
+        with matplotlib.rc_context(settings):
             return draw(*args, **kwargs)
 
     return drawn

@@ -133,8 +133,8 @@ class CudaEngine:
         )
 
     def _move_layer(self, layer: SparseLayer) -> _DeviceLayer:
-        if in_blocks := self._in_blocks(layer):
-            source = layer.blocks
+        source = layer.blocks if self._in_blocks(layer) else None
+        if source is not None:
             arrays = (
                 self._move(source.block_row_offsets),
                 self._move(source.block_columns.astype(np.int32)),
@@ -148,7 +148,7 @@ class CudaEngine:
                 self._move(layer.columns),
                 self._move(layer.mean, self.dtype),
             )
-        return _DeviceLayer(layer.rows, layer.relu, in_blocks, *arrays, self._move(layer.bias_mean))
+        return _DeviceLayer(layer.rows, layer.relu, source is not None, *arrays, self._move(layer.bias_mean))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, in_features] -> [batch, out_features]``, float32."""
@@ -202,12 +202,11 @@ class CudaEngine:
     def _move_posterior(
         self, layer: SparseLayer, col_index: Any, in_blocks: bool
     ) -> _DevicePosterior:
+        move = self._move
         return _DevicePosterior(
-            *map(self._move, (
-                layer.row_offsets.astype(np.int32), layer.columns, layer.mean, layer.scale,
-                layer.bias_mean, layer.bias_scale, layer.row_index, col_index,
-            )),
-            self._move(places_in_blocks(layer)) if in_blocks else None,
+            move(layer.row_offsets.astype(np.int32)), move(layer.columns), move(layer.mean), move(layer.scale),
+            move(layer.bias_mean), move(layer.bias_scale), move(layer.row_index), move(col_index),
+            move(places_in_blocks(layer)) if in_blocks else None,
         )  # fmt: skip
 
     def _draw_weights(self, q: _DevicePosterior, seed: int, out: Tensor) -> None:

@@ -165,9 +165,9 @@ class CudaLibrary:
         for name, t in (("mean", mean), ("scale", scale)):
             self._check(name, t, (torch.float32,), (1,))
         indices = {"col_index": col_index, "row_offsets": row_offsets, "row_index": row_index, "place": place}
-        for name, t in indices.items():
-            if t is not None:
-                self._check(name, t, (torch.int32,), (1,))
+        for name, index in indices.items():
+            if index is not None:
+                self._check(name, index, (torch.int32,), (1,))
         if columns is not None:
             self._check("columns", columns, (torch.uint16, torch.int32), (1,))
         self._check("out", out, tuple(ELEMENTS), (2,))

@@ -1,8 +1,9 @@
 """Which format each layer is computed in, from measurements on this machine.
 
 ``dense`` is a plain matrix product (torch's or numpy's), ``csr`` the kernel for scattered weights,
-``bsr`` the one for blocks; formats that the C++ library does not know are numpy's. Each is timed once on (the first rows of) every layer, for a few batch sizes
-and within a tenth of a second in all; between those, times are interpolated.
+``bsr`` the one for blocks; formats that the C++ library does not know are numpy's. Each is timed once on
+(the first rows of) every layer, for a few batch sizes and within a tenth of a second in all; between those,
+times are interpolated.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ BUDGET = 0.06
 #: does twice to the same layer.
 _ROUNDS = 2
 
-#: Weights of a layer (and inputs of the first) that are timed: a matrix that no second-level cache holds, as large ones do not.
+#: Weights of a layer (and inputs of the first) that are timed: a matrix that no second-level cache holds, as
+#: for large ones.
 _LARGEST = 1 << 20
 
 #: What entering the library from Python costs: it is in every timed call and paid once for all layers.

@@ -83,7 +83,8 @@ def export_c(
 
     The function ``<name>_predict`` gives the outputs at the mean weights for prepared inputs, ``<name>_prepare``
     makes these of a raw row and ``<name>_in_units`` answers of outputs, where the model has something to
-    prepare or to put back; sampled predictions are not part of the source. Returns the paths of the source and the header.
+    prepare or to put back; sampled predictions are not part of the source. Returns the paths of the source and
+    the header.
 
     Args:
         name: begins the names of the functions and files. Characters that C has no place for become

@@ -2,10 +2,10 @@
 
 The model has one input ``x`` [batch, columns] of raw rows and one output ``y`` [batch, out_features] in the
 units of the data. Both are float32; x is float64 where rows are prepared, and y where targets were scaled,
-so that large numbers keep their digits. In between, a Gather of the input features that are used, then a Gemm for every layer that is left,
-with a Relu where the network has one. (A network that ignores its input is its biases, expanded.)
-The weights are those at their means, and dense: ONNX has no sparse Gemm that runtimes implement.
-What selection saves here are the units and inputs that it removed.
+so that large numbers keep their digits. In between, a Gather of the input features that are used, then a Gemm
+for every layer that is left, with a Relu where the network has one. (A network that ignores its input is its
+biases, expanded.) The weights are those at their means, and dense: ONNX has no sparse Gemm that runtimes
+implement. What selection saves here are the units and inputs that it removed.
 """
 
 from __future__ import annotations
