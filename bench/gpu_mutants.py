@@ -71,7 +71,7 @@ MUTANTS = [
         ("forward: outputs without their mask", "inside_y = inside_m[:, None] & inside_n[None, :]",
          "inside_y = inside_m[:, None] & (n >= 0)[None, :]"),
         ("forward: a slab writes beyond its rows", "inside_n = n < first_row + rows\n    x_rows",
-         "inside_n = n < N\n    x_rows"),
+         "inside_n = n <= first_row + rows\n    x_rows"),
         ("forward: the last column left out", "tl.minimum(K, (split + 1) * step), BK):\n        k = first_k",
          "tl.minimum(K - 1, (split + 1) * step), BK):\n        k = first_k"),
         ("forward: pieces of a reduction overlap", "for first_k in range(split * step,",
@@ -282,16 +282,15 @@ def killer(mutant: Mutant) -> str:
             **os.environ, "TRITON_INTERPRET": "1", "FASTLBBNN_MUTATED_KERNELS": str(kernels),
             "PYTHONPATH": str(ROOT / "tests"), "PYTHONDONTWRITEBYTECODE": "1",
         }  # fmt: skip
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "-p", "support.mutated_kernels"]
-        for tests in mutant.tests:
-            result = subprocess.run(
-                [*command, str(TESTS / tests)], cwd=ROOT, env=environment, capture_output=True, text=True
-            )
-            if result.returncode == 1:
-                found = re.search(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.M)
-                return found.group(1) if found else tests
-            if result.returncode != 0:
-                raise RuntimeError(f"{mutant.name}: pytest stopped: {result.stdout[-2000:]}{result.stderr[-1000:]}")
+        plugins = ["-p", "no:cacheprovider", "-p", "support.mutated_kernels"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", *plugins]
+        files = [str(TESTS / tests) for tests in mutant.tests]
+        result = subprocess.run([*command, *files], cwd=ROOT, env=environment, capture_output=True, text=True)
+    if result.returncode == 1:
+        found = re.search(r"^(?:FAILED|ERROR) (\S+)", result.stdout, re.M)
+        return found.group(1) if found else files[0]
+    if result.returncode != 0:
+        raise RuntimeError(f"{mutant.name}: pytest stopped: {result.stdout[-2000:]}{result.stderr[-1000:]}")
     return ""
 
 
@@ -302,6 +301,13 @@ def check_mutants(mutants: list[Mutant]) -> None:
         raise ValueError(f"two mutants are called {', '.join(sorted(twice))}")
     for mutant in mutants:
         mutant.applied((ROOT / "kernels" / mutant.file).read_text(encoding="utf-8"))
+
+
+def write(path: Path, known: dict[str, str]) -> list[tuple[str, str, str, str]]:
+    rows = [(m.name, f"kernels/{m.file}", known[m.name], m.change) for m in MUTANTS if m.name in known]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    return rows
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -326,10 +332,9 @@ def main(argv: list[str] | None = None) -> int:
     with ThreadPoolExecutor(args.processes) as pool:
         for mutant, killed_by in zip(chosen, pool.map(killer, chosen)):
             known[mutant.name] = killed_by
+            write(args.out, known)
             print(f"{'killed  ' if killed_by else 'SURVIVED'} {mutant.name}: {killed_by}", flush=True)
-    rows = [(m.name, f"kernels/{m.file}", known[m.name], m.change) for m in MUTANTS if m.name in known]
-    with args.out.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
+    rows = write(args.out, known)
     survivors = [name for name, _, killed_by, _ in rows if not killed_by]
     print(f"{len(rows)} mutants, {len(survivors)} survived; wrote {args.out}")
     return 1 if survivors else 0
