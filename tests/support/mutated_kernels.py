@@ -25,11 +25,3 @@ class Finder:
 
 
 sys.meta_path.insert(0, Finder)
-
-
-#: Tests that see most run first, so that most mutants die in seconds.
-_BROAD = ("test_splits_and_staging", "test_blocks_across_tiles", "test_samples_and_splits", "test_adam_in_the_gradient")
-
-
-def pytest_collection_modifyitems(items) -> None:
-    items.sort(key=lambda item: not item.name.startswith(_BROAD))
