@@ -80,7 +80,7 @@ class _Recorder:
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         def launch(*arguments: Any, **constants: Any) -> None:
             names = self.kernel.arg_names
-            given = {**dict(zip(names, arguments)), **constants}
+            given = {"grid": grid, **dict(zip(names, arguments)), **constants}
             self.met.add(self.kernel.__name__.strip("_").removesuffix("_kernel"), given, self.dtype())
             if self.run:
                 self.kernel[grid](*arguments, **constants)
@@ -89,14 +89,17 @@ class _Recorder:
 
 
 @contextlib.contextmanager
-def recording(dtype: Callable[[], str], run: bool = False, processors: int | None = 132) -> Iterator[Met]:
+def recording(
+    dtype: Callable[[], str], run: bool = False, processors: int | None = 132, arch: str | None = None,
+    met: Met | None = None,
+) -> Iterator[Met]:  # fmt: skip
     """Within this context launches are noted, and made only if ``run``; for one thread at a time.
 
-    ``processors``: of the device that is pretended; None: the one that is there.
+    ``processors``, ``arch``: of the device that is pretended; None: the one that is there. ``met``: takes the notes.
     """
     from ..kernels import configs, launch, launch_backward, launch_local
 
-    met, before = Met(), []
+    met, before = Met() if met is None else met, []
     for module in (launch, launch_backward, launch_local):
         for name, kernel in list(vars(module).items()):
             if name.endswith("_kernel"):
@@ -105,6 +108,9 @@ def recording(dtype: Callable[[], str], run: bool = False, processors: int | Non
     if processors is not None:
         before.append((configs, "processors", configs.processors))
         configs.processors = lambda device: processors  # type: ignore[assignment]
+    if arch is not None:
+        before.append((configs, "architecture", configs.architecture))
+        configs.architecture = lambda device: arch  # type: ignore[assignment]
     try:
         yield met
     finally:
