@@ -46,7 +46,8 @@ from roofline_passes import _UNITS
 from traffic import layer_operations
 
 RESULTS = Path(__file__).parent / "results"
-WIDTHS = (400, 600, 2048, 4096, 8192)
+#: Multiples of 16, whose compiled code is counted by unit.
+WIDTHS = (400, 608, 2048, 4096, 8192)
 BATCHES = (128, 512, 4096)
 #: Seconds of one dependent trip of the kernel that adds up partial sums: a miss, and a float64 addition.
 TRIP = 0.5e-6
