@@ -289,7 +289,8 @@ def _local_forward(m: dict[str, Any]) -> Sizes:
     trips, programs = math.ceil(math.ceil(K / BK) / splits), m["grid"][0]
     outputs = 8.0 * splits * rows * N
     return Sizes(
-        operands=[(_parameters(m) * N * K, 1.0), (2.0 * rows * K, max(1.0, programs * BM / rows / 132))], memory=outputs,
+        operands=[(_parameters(m) * N * K, 1.0), (2.0 * rows * K, max(1.0, programs * BM / rows / 132))],
+        memory=outputs,
         l2=programs * trips * (2 * BM * BK + _parameters(m) * BN * BK) + outputs, flops=4.0 * rows * N * K, trips=trips,
     )  # fmt: skip
 
@@ -300,7 +301,8 @@ def _local_input(m: dict[str, Any]) -> Sizes:
     trips, programs = math.ceil(math.ceil(N / BN) / splits), m["grid"][0]
     outputs = rows * K * (4.0 * splits if m["SPLIT"] else 2.0)
     return Sizes(
-        operands=[(_parameters(m) * N * K, 1.0), (4.0 * rows * N, max(1.0, programs * BM / rows / 132))], memory=outputs,
+        operands=[(_parameters(m) * N * K, 1.0), (4.0 * rows * N, max(1.0, programs * BM / rows / 132))],
+        memory=outputs,
         l2=programs * trips * (4 * BM * BN + _parameters(m) * BN * BK) + outputs, flops=4.0 * rows * N * K, trips=trips,
     )  # fmt: skip
 
@@ -442,7 +444,7 @@ def main(argv: list[str] | None = None) -> None:
     if min([*args.widths, *args.batches]) < 1 or min(args.gap_us, args.host_us) < 0:
         parser.error("widths and batches must be at least 1, times at least 0")
     if not args.budgets.exists():
-        parser.error(f"--budgets {args.budgets}: no such file; write it with python bench/kernel_budgets.py --json FILE")
+        parser.error(f"--budgets {args.budgets}: no such file; bench/kernel_budgets.py --json writes it")
     rows = predictions(args.budgets, args.widths, args.batches, args.gap_us * 1e-6, args.host_us * 1e-6)
     print_table(rows, COLUMNS)
     print("\npredicted from published limits and compiled code; nothing here was measured")

@@ -107,10 +107,10 @@ def recording(
                 setattr(module, name, _Recorder(kernel, met, dtype, run))
     if processors is not None:
         before.append((configs, "processors", configs.processors))
-        configs.processors = lambda device: processors  # type: ignore[assignment]
+        configs.processors = lambda device: processors
     if arch is not None:
         before.append((configs, "architecture", configs.architecture))
-        configs.architecture = lambda device: arch  # type: ignore[assignment]
+        configs.architecture = lambda device: arch
     try:
         yield met
     finally:
@@ -144,7 +144,7 @@ def _parameters(
     ]  # fmt: skip
 
 
-def _adam(parameters: list[Tensor | None], frozen: tuple[int, ...] = ()) -> tuple[list, list, list[float]]:
+def _adam(parameters: list[Tensor | None], frozen: tuple[int, ...] = ()) -> tuple[Any, ...]:
     nothing = torch.empty(0, device="meta")
     state = [nothing if p is None or i in frozen else p for i, p in enumerate(parameters)]
     return state, state, [1e-3, 0.9, 0.999, 1e-8, 1.0] * len(parameters)
@@ -166,36 +166,40 @@ def launch_layer(
     x = _empty(*((samples,) if per_sample else ()), batch, cols, dtype=of_x)
     dsums, seed = _empty(5, dtype=torch.float32), torch.empty((), dtype=torch.int64, device="meta")
     parameters = _parameters(rows, cols, of_parameters, block, gated, bias)
+    one: tuple[Any, ...] = tuple(parameters)
     if op == "kl_sums":
-        on_triton.kl_sums_fwd(*parameters, *block)
-        on_triton.kl_sums_bwd(dsums, *parameters, *block)
+        on_triton.kl_sums_fwd(*(one + block))
+        on_triton.kl_sums_bwd(dsums, *(one + block))
         return
     dy = _empty(samples, batch, rows, dtype=of_x)
+    given: tuple[Any, ...]
     if op == "gated_mlp":
         whole = [*parameters]
         for _ in range(layers - 1):
             whole += _parameters(rows, rows, of_parameters, block, gated, bias)
-        given = absent_as_empty(whole, x)
-        draw = (seed.expand(layers), samples, [*block] * layers, [0.5] * layers, hard)
+        stack = absent_as_empty(whole, x)
+        blocks, temperatures = [*block] * layers, [0.5] * layers
+        draws = (seed.expand(layers), samples, blocks, temperatures, hard)
         dsums = _empty(layers, 5, dtype=torch.float32)
-        _, _, saved = on_triton.gated_mlp_fwd(x, given, *draw, True)
+        _, _, saved = on_triton.gated_mlp_fwd(x, stack, *draws, True)
+        given = (dy, dsums, x, stack, saved, *draws, need_dx)
         if adam:
-            on_triton.gated_mlp_bwd_adam(dy, dsums, x, given, saved, *draw, need_dx, *_adam(whole, frozen))
+            on_triton.gated_mlp_bwd_adam(*given, *_adam(whole, frozen))
         else:
-            on_triton.gated_mlp_bwd(dy, dsums, x, given, saved, *draw, need_dx)
+            on_triton.gated_mlp_bwd(*given)
     elif op == "gated_linear":
         draw = (seed, samples, *block, 0.5, hard)
-        _, _, saved = on_triton.gated_linear_fwd(x, *parameters, *draw, True)
-        given = (dy, dsums, x, *parameters, saved, *draw, need_dx)
+        _, _, kept = on_triton.gated_linear_fwd(x, *one, *draw, True)
+        given = (dy, dsums, x, *one, kept, *draw, need_dx)
         if adam:
             on_triton.gated_linear_bwd_adam(*given, *_adam(parameters, frozen))
         else:
             on_triton.gated_linear_bwd(*given)
     else:
-        _, _, moments, ratio = on_triton.local_linear_fwd(x, *parameters, seed, samples)
-        given = (dy, dsums, x, *parameters, moments, ratio, samples, need_dx)
+        _, _, moments, ratio = on_triton.local_linear_fwd(*(x, *one, seed, samples))
+        given = (dy, dsums, x, *one, moments, ratio, samples, need_dx)
         if adam:
-            on_triton.local_linear_bwd_adam(*given, *_adam(parameters, frozen))
+            on_triton.local_linear_bwd_adam(*(given + _adam(parameters, frozen)))
         else:
             on_triton.local_linear_bwd(*given)
 

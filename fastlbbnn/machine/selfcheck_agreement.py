@@ -130,17 +130,18 @@ def variant_cases(precisions: list[str], shape: tuple[int, int, int]) -> Iterato
         common: dict[str, Any] = {
             "backend": "triton", "precision": precision, "shape": shape, "mixed": beside,
         }  # fmt: skip
-        soft, hard = {"options": {"temperature": 0.5}}, {"options": {"hard": True}}
+        soft: dict[str, Any] = {"options": {"temperature": 0.5}}
+        hard: dict[str, Any] = {"options": {"hard": True}}
         for indicators, given in _INDICATORS.items():
             for way, (splits, staged) in _ALL.items():
-                ways = {"splits": splits, "staged": staged, **given, **common}
+                ways: dict[str, Any] = {"splits": splits, "staged": staged, **given, **common}
                 # The ReLU in the first layer's forward pass and in the second one's backward pass.
                 yield Case("gated_mlp", f"{indicators}, {way}", **soft, **ways)
-                three = {"samples": 3, "per_sample": True, "bias": way == "cut"}
+                three: dict[str, Any] = {"samples": 3, "per_sample": True, "bias": way == "cut"}
                 yield Case("gated_linear", f"{indicators}, x per sample, {way}", **hard, **three, **ways)
             yield Case("gated_mlp", f"{indicators}, Adam inside", adam=True, **soft, **given, **common)
             yield Case("kl_sums", indicators, **given, **common)
-        odd = {"block": (3, 5), **soft, **common}
+        odd: dict[str, Any] = {"block": (3, 5), **soft, **common}
         yield Case("gated_linear", "blocks 3x5", **odd)
         yield Case("gated_linear", "blocks 3x5, Adam inside", adam=True, **odd)
         for gated in (True, False):
@@ -148,7 +149,7 @@ def variant_cases(precisions: list[str], shape: tuple[int, int, int]) -> Iterato
             for splits in (1, 2):
                 ways = {"splits": splits, "gated": gated, **common}
                 yield Case("local_linear", f"{name}, {splits} pieces", **ways)
-            local = {"gated": gated, "samples": 3, **common}
+            local: dict[str, Any] = {"gated": gated, "samples": 3, **common}
             yield Case("local_linear", f"{name}, x per sample", per_sample=True, bias=False, **local)
             yield Case("local_linear", f"{name}, Adam inside", adam=True, **local)
     for op, what in (("gated_linear", "gates"), ("gated_linear", "blocks"), ("local_linear", "gates")):

@@ -33,10 +33,11 @@ def _layers(device: torch.device) -> list[list[Tensor | None]]:
 
 def _data(device: torch.device, count: int) -> list[tuple[Tensor, Tensor]]:
     g = torch.Generator().manual_seed(2)
-    return [
-        (torch.randn(_BATCH, _SIZES[0], generator=g).to(device), torch.randn(_BATCH, _SIZES[-1], generator=g).to(device))
-        for _ in range(count)
-    ]  # fmt: skip
+
+    def rows(size: int) -> Tensor:
+        return torch.randn(_BATCH, size, generator=g).to(device)
+
+    return [(rows(_SIZES[0]), rows(_SIZES[-1])) for _ in range(count)]
 
 
 def _loss(layers: list[list[Tensor | None]], x: Tensor, dy: Tensor, seeds: Tensor, backend: str) -> Tensor:
@@ -125,7 +126,7 @@ def on_two_devices(device: torch.device, backend: str) -> str | None:
     return _differ([t.to(device) for t in _gradients(other, 9, backend)], _gradients(device, 9, backend))
 
 
-def selected_networks(device: torch.device, backend: str, **engine: Any) -> str | None:
+def selected_networks(device: torch.device, backend: str, engine: dict[str, Any] | None = None) -> str | None:
     """The CUDA kernels of selected networks agree with those on the CPU, within the rounding of their dtype.
 
     A sum of two layers rounds its inputs, its weights and what lies between the layers: eight roundings
@@ -141,11 +142,12 @@ def selected_networks(device: torch.device, backend: str, **engine: Any) -> str 
             for name, p in model.named_parameters():
                 if name.endswith("omega"):
                     p.copy_(torch.randn(p.shape) * 3.0)
+                    p.view(-1)[0] = 3.0  # a path, also where a layer is one block
         chosen = select(model.eval())
         x = torch.randn(33, 64)
         expected = chosen(x)
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
-            got = chosen.on("cuda", dtype=dtype, **engine)(x.to(device)).cpu()
+            got = chosen.on("cuda", dtype=dtype, **(engine or {}))(x.to(device)).cpu()
             error = ((got.double() - expected.double()).norm() / expected.double().norm()).item()
             if not error <= 8.0 * torch.finfo(dtype).eps:
                 return f"blocks {block}, {dtype}: off by {error:.2g}"

@@ -81,6 +81,15 @@ def test_splits_and_staging(splits, staged, samples, per_sample, block, monkeypa
         )  # fmt: skip
 
 
+def test_slabs_narrower_than_the_tile_that_samples(monkeypatch):
+    """A workspace of 32 columns beside tiles of 64 that fill it: what lies behind is another slab's."""
+    from fastlbbnn.kernels import launch_backward
+
+    monkeypatch.setattr(launch_backward, "WORKSPACE_BYTES", 1)
+    with pinned(Tile(32, 32, 32, 4, 1), 1, True):
+        compare("gated_linear", make_x(20, 67), make_parameters(20, 67), seed=SEED, temperature=0.5)
+
+
 def test_tables_tiles():
     """What runs without a pin."""
     compare("gated_linear", make_x(9, 41), make_parameters(23, 41), seed=SEED, temperature=0.5)

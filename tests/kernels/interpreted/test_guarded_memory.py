@@ -43,5 +43,5 @@ def test_two_programs_that_write_one_element_are_named():
 
 
 def test_a_program_that_reads_what_another_writes_is_named():
-    with pytest.raises(InterpreterError, match="program 1 .* y_ptr that another one wrote"):
+    with pytest.raises(InterpreterError, match=r"program 1 .* y_ptr that another one wrote"):
         _neighbour[(2,)](torch.zeros(32), torch.ones(16), BLOCK=16)
