@@ -241,7 +241,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         if self._is_watched() or any(group["capturable"] for group in self.param_groups):
             super().backward_step(loss)
             return
-        if self._on_gpu and torch.cuda.is_current_stream_capturing():
+        if self._on_gpu and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(_CAPTURED)
         for p in self._all:
             p.grad = None

@@ -142,9 +142,13 @@ def call(
         y, sums = chosen.functions[op.name](x, layers, *arguments)
         return (y.squeeze(0) if single else y), sums
     if op.name not in chosen.fused:
-        explain_failure(layers)
+        on_host = kappa.device.type == "cpu"
+        if on_host:
+            explain_failure(layers)
         with without_autocast(x):
             y, sums = op.reference(x, layers, *arguments)
+        if not on_host:  # where a look at the parameters would wait for the device
+            explain_nan_sums(sums, layers)
         return (y.squeeze(0) if single else y), sums
     given, converted = x.dtype, x
     if given is not kappa.dtype:
@@ -181,16 +185,18 @@ def draw_seed(
     device: torch.device | str = "cpu",
     shape: tuple[int, ...] = (),
 ) -> Tensor:
-    """A seed for one call, drawn from torch's generator: an int64 tensor that stays on its device.
+    """A seed for one call, drawn from torch's generator: an int64 tensor on ``device``.
 
     Where ``torch.distributed`` is initialised, the rank is added: processes that were seeded alike, as scripts
     for DistributedDataParallel do, would draw the same noise, and averaging their gradients would average
     nothing of it. Rank 0 draws what a single process does. A ``generator``, or a seed of one's own, is
     taken as it is.
     """
-    seed = torch.randint(
-        -(2**63), 2**63 - 1, shape, dtype=torch.int64, device=device, generator=generator
-    )
+    # A generator draws on its own device: one on the host serves a network anywhere.
+    own = device if generator is None else generator.device
+    seed = torch.randint(-(2**63), 2**63 - 1, shape, dtype=torch.int64, device=own, generator=generator)
+    if own != device:
+        seed = seed.to(device, non_blocking=True)
     if generator is None and torch.distributed.is_available() and torch.distributed.is_initialized():
         seed = seed + _of_rank(torch.distributed.get_rank())
     return seed

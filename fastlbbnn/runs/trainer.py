@@ -395,8 +395,8 @@ class _Trainer:
         start = time.perf_counter()
         # What steps give stays where it was computed until the epoch is over: nothing waits for it.
         parts = []
-        for rows in torch.randperm(n, generator=self.generator).split(self.recipe.batch):
-            rows = rows.to(self.device)
+        order = torch.randperm(n, generator=self.generator).to(self.device)
+        for rows in order.split(self.recipe.batch):
             parts.append(self._step(stage, optimizer, self.x[rows], self.y[rows], kl_weight))
         table = torch.stack([torch.stack(columns) for columns in zip(*parts)]).double().cpu()
         seconds = time.perf_counter() - start

@@ -271,6 +271,7 @@ def test_a_step_that_is_captured_in_a_cuda_graph_is_refused_before_anything_is_w
     optimizer = Adam(layer.parameters())
     before = {name: p.detach().clone() for name, p in layer.named_parameters()}
     optimizer._on_gpu = True
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(RuntimeError, match=r"Make the optimiser with Adam\(\.\.\., capturable=True\)"):
         optimizer.backward_step(layer(torch.randn(3, 6)).square().sum())
@@ -280,6 +281,7 @@ def test_a_step_that_is_captured_in_a_cuda_graph_is_refused_before_anything_is_w
 
 def test_a_capturable_optimiser_takes_the_ordinary_way_whose_count_is_on_the_device(monkeypatch):
     """The same numbers; gradients are written, and torch's own step reads its count from a tensor."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     found = []
     for capturable in (False, True):

@@ -90,6 +90,15 @@ def test_slabs_narrower_than_the_tile_that_samples(monkeypatch):
         compare("gated_linear", make_x(20, 67), make_parameters(20, 67), seed=SEED, temperature=0.5)
 
 
+def test_sums_of_more_programs_than_a_chunk(monkeypatch):
+    """Partial sums come from 12 programs, and four are added at a time."""
+    from fastlbbnn.kernels import launch
+
+    monkeypatch.setattr(launch, "CHUNK", 4)
+    with pinned(Tile(16, 16, 32, 4, 1), splits=4):
+        compare("gated_linear", make_x(5, 131), make_parameters(41, 131), seed=SEED, temperature=0.5)
+
+
 def test_tables_tiles():
     """What runs without a pin."""
     compare("gated_linear", make_x(9, 41), make_parameters(23, 41), seed=SEED, temperature=0.5)
