@@ -165,6 +165,18 @@ def test_extreme_parameters(rho, omega):
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("batch", [5, 0])
+@pytest.mark.parametrize("omega", [-12.0, 12.0])
+def test_indicators_that_are_all_but_certain(omega, batch):
+    """1 - alpha = 6e-6: taken from one, it would have four digits of float32's seven."""
+    parameters = make_parameters(23, 41)
+    with torch.no_grad():
+        parameters[2].mul_(0.1).add_(omega)
+    x = make_x(batch, 41)
+    with pinned():
+        compare("gated_linear", x, parameters, seed=SEED, temperature=0.5)
+
+
 def test_a_nan_parameter_shows_in_the_sums():
     for i in range(3):
         parameters = make_parameters(23, 41)
