@@ -7,12 +7,13 @@ them, always in the same order and in float64, so the same call gives the same b
 import triton
 import triton.language as tl
 
+from .compiled import kernel
 from .noise import block_logistic
 from .posterior import BLOCKS, DENSE, gate_pair, log_tau, negative_entropy, sigmoid_pair, softplus
 from .weights import load_float
 
 
-@triton.jit
+@kernel
 def _block_gates_kernel(
     gates_ptr, partials_ptr, omega_ptr, seed_ptr, samples, grid_rows, grid_cols, block_rows,
     block_cols, inv_temperature, HARD: tl.constexpr, DRAW: tl.constexpr,
@@ -55,7 +56,7 @@ def _column_sum(ptr, rows, stride: tl.constexpr, column: tl.constexpr, CHUNK: tl
     return tl.sum(total, 0)
 
 
-@triton.jit
+@kernel
 def _kl_finish_kernel(
     sums_ptr, partials_ptr, block_partials_ptr, bias_kappa_ptr, bias_rho_ptr,
     partial_rows, block_rows, N, weights, biases,
