@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test build bench figures lint clean
 
 demo: $(VENV)/installed
-	$(BIN)/fastlbbnn train digits --hidden 100 --epochs 60 --out runs/demo
+	$(BIN)/fastlbbnn train digits --hidden 100 --density 0.03 --out runs/demo
 	$(BIN)/fastlbbnn report runs/demo
 
 test: $(VENV)/installed

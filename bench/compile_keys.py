@@ -52,7 +52,7 @@ def source_key(function) -> str:
 
 
 def compile_key(item) -> str:
-    """Of a ``fastlbbnn.kernels.shipped.Shipped``."""
+    """The key of a ``fastlbbnn.kernels.shipped.Shipped``."""
     import triton
 
     parts = [

@@ -21,7 +21,7 @@ class Gpu:
     arch: str  # whose compiled kernels it runs
     processors: int  # streaming multiprocessors
     clock: float  # boost, Hz
-    bandwidth: float  # of memory, bytes a second
+    bandwidth: float  # of memory, bytes per second
     bf16_flops: float  # of the tensor cores, dense, a second
     l2_bytes: float
     #: Lanes that one multiprocessor starts in a clock, by unit (machine_code.UNITS).
@@ -42,7 +42,7 @@ class Gpu:
 
 #: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions": float32 add, multiply
 #: and fused; integer add, logic, shift, compare; integer multiply; special functions, conversions;
-#: shuffles (taken for all of the load/store unit). "issue": four schedulers, a warp a clock each.
+#: shuffles (taken for all of the load/store unit). "issue": four schedulers, each a warp per clock.
 _AMPERE = {"float": 64, "integer": 64, "multiply": 64, "special": 16, "memory": 32, "issue": 128}
 _LATER = {**_AMPERE, "float": 128}
 

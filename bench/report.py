@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fastlbbnn._util.files import replace_file
+from fastlbbnn._util.text_table import Column, text_table
 from fastlbbnn.machine.describe import in_words
 
 Row = dict[str, Any]
@@ -18,19 +21,17 @@ def machine() -> str:
 
 def print_table(rows: list[Row], columns: dict[str, str]) -> None:
     """``columns``: key -> format, in order."""
-    cells = [list(columns)]
-    for row in rows:
-        cells.append(["-" if row.get(k) is None else format(row[k], f) for k, f in columns.items()])
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-    for line in cells:
-        print("  ".join(cell.rjust(w) for cell, w in zip(line, widths)))
+    print(text_table(rows, {key: Column(key, partial(_written, how)) for key, how in columns.items()}))
+
+
+def _written(how: str, value: Any) -> str:
+    return format(value, how)
 
 
 def write_json(rows: list[Row], path: Path | None) -> None:
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("[\n" + ",\n".join(json.dumps(r) for r in rows) + "\n]\n")
-    temporary.replace(path)
+    with replace_file(path) as temporary:
+        temporary.write_text("[\n" + ",\n".join(json.dumps(r) for r in rows) + "\n]\n")
     print(f"wrote {path}")

@@ -140,7 +140,7 @@ def measure(case: Case, seconds: float, skipped: set[str]) -> list[Row]:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Speed-up against density, a panel a shape, a line a variant and batch size."""
+    """Speed-up against density, a panel per shape, a line per variant and batch size."""
     import matplotlib
 
     matplotlib.use("Agg")

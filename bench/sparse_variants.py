@@ -210,7 +210,7 @@ def onnxruntime(case: Case, x: Tensor) -> Predict:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     options = ort.SessionOptions()
     options.intra_op_num_threads = case.threads
-    # Its threads wait for more work by spinning, which would take a core from whoever is timed next.
+    # Its threads wait for more work by spinning, which would take a core from what is timed next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]

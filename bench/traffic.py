@@ -60,7 +60,7 @@ def _flops(name: str, read: list[Tensor]) -> int:
 
 
 class DenseLinear(nn.Module):
-    """A plain layer under mixed precision: float32 weights, cast once a step."""
+    """A plain layer under mixed precision: float32 weights, cast once per step."""
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ def time_steps(
     for step in steps.values():
         for _ in range(3):
             step()
-    # About 30 ms of steps a variant and round: long enough to warm the caches, short enough that a
+    # About 30 ms of steps per variant and round: long enough to warm the caches, short enough that a
     # change of the machine's speed falls between rounds.
     counts = {}
     for name, step in steps.items():

@@ -1,14 +1,34 @@
-"""Fast Latent Binary Bayesian Neural Networks.
+"""Fast Latent Binary Bayesian Neural Networks: networks that learn which of their weights they need.
 
     import fastlbbnn
-    from fastlbbnn.nn import LBBNNLinear
 
-    model = torch.nn.Sequential(LBBNNLinear(784, 400), torch.nn.ReLU(), LBBNNLinear(400, 10))
-    fastlbbnn.set_likelihood(model, "categorical")
+    data = fastlbbnn.data.load("digits")
+    model = fastlbbnn.MLP(64, 100, 10, likelihood="categorical")
     optimizer = fastlbbnn.Adam(fastlbbnn.param_groups(model, weights=1e-3, inclusion=1e-2))
     for x, y in loader:
-        optimizer.backward_step(fastlbbnn.elbo(model, x, y, n_data=len(dataset)).loss)
-    probabilities = fastlbbnn.predict(model, x_test, mode="median-mean")
+        optimizer.backward_step(fastlbbnn.elbo(model, x, y, n_data=data.n_train).loss)
+    probabilities = fastlbbnn.predict(model, data.x_test, samples=10)
+    fastlbbnn.select(model, preparation=data.preparation).save("digits.safetensors")
+
+or, by a recipe, with 2 % of the weights:
+
+    run = fastlbbnn.train("LBBNN-GP-MF", data, density=0.02, out="runs/digits")
+    fastlbbnn.load("runs/digits").predict(rows)
+
+Layers      LBBNNLinear, GaussianLinear, MLP; priors FixedPrior, EmpiricalBayesPrior, ConjugatePrior;
+            weights(mode), a WeightMode: what stands in for the weights, "sampled", "mean", "median" or
+            "median-mean"; expand_samples: inputs for several draws in one call
+Fitting     elbo (the bound), kl, Adam, param_groups; set_likelihood, GaussianDispersion
+Predicting  predict (averages over draws), predict_interval, decide (a class or a doubt)
+Structure   density, structure_of (what is kept, what is on a path), best_threshold, resolve_threshold
+Selecting   select (a model -> a SparseModel), SparseModel.save, load (a file, or a run folder)
+Runs        train (a method, by a recipe, into a folder), load_run
+Machine     use_backend ("cpp", "triton", "reference")
+
+More is in the packages: data, inference (likelihoods, the density dial), nn (baselines, dependent indicators),
+ops, prediction (metrics, uncertainty), reports, runs, sparse (formats, C and ONNX), structure, machine,
+contracts (checks for priors, layers, likelihoods ... of your own), paper, reference (the
+specification). The command line, ``fastlbbnn --help``, does the same for tables.
 
 Names load on first use: importing the package itself imports nothing heavy, touches no GPU, starts no
 build and prints nothing.
@@ -61,12 +81,13 @@ _EXPORTS = {
     "use_backend": "ops.dispatch",
 }
 _ROOMS = (
-    "data", "inference", "machine", "nn", "ops", "paper", "prediction", "reference", "reports", "runs",
-    "sparse", "structure",
+    "contracts", "data", "inference", "machine", "nn", "ops", "paper", "prediction", "reference", "reports",
+    "runs", "sparse", "structure",
 )
 
 if TYPE_CHECKING:  # names for type checkers; users get them lazily
     from . import (
+        contracts,
         data,
         inference,
         machine,

@@ -36,6 +36,11 @@ def test_every_public_name_loads():
     assert "has no attribute 'nothing'" in python("-c", "import fastlbbnn; fastlbbnn.nothing").stderr
 
 
+def test_help_names_everything_public():
+    code = "import fastlbbnn; print([n for n in fastlbbnn.__all__ if n not in fastlbbnn.__doc__])"
+    assert python("-c", code).stdout.strip() == "[]"
+
+
 def test_kernels_are_a_part_of_the_package():
     result = python("-c", "import fastlbbnn.kernels as k; print(k.__name__)")
     assert result.stdout.strip() == "fastlbbnn.kernels"

@@ -2,7 +2,7 @@
 
     python bench/paper/choose.py --dataset phoneme --json candidates.json
 
-A fifth of the training data is held out; every candidate trains on the rest. Of those whose median
+A fifth of the training data is held out; every candidate trains on the rest. Among those whose median
 (or pruned) model comes within a margin of the best accuracy, a mean over the splits, the one with the fewest
 weights is chosen. The margin is what a split can tell apart: half a percent on PHONEME's 700 rows, a tenth of
 a percent on the 12,000 of MNIST, where the paper's density gives the hyperprior (``--fitted``):
@@ -204,7 +204,7 @@ def sparse_prediction(row: dict) -> str:
 
 
 def chosen(rows: list[dict], margin: float) -> str:
-    """Of the candidates that were tried on the most splits."""
+    """The choice among the candidates that were tried on the most splits."""
     name = sparse_prediction(rows[0])
     tried: dict[str, list[dict]] = {}
     for row in rows:

@@ -128,7 +128,7 @@ def report(folder: Path, paper: Path) -> str:
              list(inclusion_lines(inclusion, read_csv(paper / "inclusion.csv"), dataset))),
             (("FNN, share kept", "neurons pruned, paper", "`authors`", "weights pruned, paper", "`authors`"),
              list(pruning_lines(rows, read_csv(paper / "fnn_pruning.csv"), dataset))),
-            (("method", "CPU seconds an epoch", "ms a step"),
+            (("method", "CPU seconds per epoch", "ms per step"),
              list(cost_lines(rows, 35 if dataset == "phoneme" else 600))),
         )
         for head, body in sections:

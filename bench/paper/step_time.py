@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print("sizes, stage, form, median and best CPU ms a step")
+    print("sizes, stage, form, median and best CPU ms per step")
     rows = [row for sizes in args.sizes for row in measure(tuple(map(int, sizes.split("-"))), args.rounds)]
     if args.csv is not None:
         write_csv(args.csv, rows)

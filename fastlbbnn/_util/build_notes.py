@@ -1,4 +1,4 @@
-"""Why a compiled library is not in this installation, as its build left word."""
+"""Why this installation lacks a compiled library, in the words of its build."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ def why_not_built(library: Path) -> str:
     try:
         return note.read_text(encoding="utf-8").strip()
     except OSError:
-        return f"{library.name} is missing, and its build left no word about it."
+        return f"{library.name} is missing, and its build did not say why (it needs a C++17 compiler)."

@@ -1,4 +1,4 @@
-"""What stands for a thread, a coroutine or a generator, and for nobody else.
+"""Settings that hold for one thread, coroutine or generator, and for no other.
 
 A ``with`` block changes a setting for the code within. Kept in a global it would change it for other threads,
 and where the block is held over a ``yield`` or an ``await``, for whoever runs meanwhile. So settings are
@@ -59,7 +59,7 @@ class Local(threading.local, Generic[T]):
                 if entry.owner is frame:
                     return entry.value
             frame = frame.f_back
-        # What a function that has returned left open stands for all; what is suspended for nobody.
+        # What a function left open when it returned holds for all; what is suspended holds for none.
         left_open = [entry.value for entry in entries if not entry.suspendable and _has_returned(entry.owner)]
         return left_open[-1] if left_open else self.default
 

@@ -26,7 +26,7 @@ class FolderBusy(OSError):
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` within this context; FolderBusy says who holds it where somebody does.
+    """Hold ``folder`` within this context; FolderBusy says which process holds it, if another does.
 
     The lock is the operating system's, on a file in the folder: it goes with the process that holds it, so
     that nothing stays locked after a crash. Where the file system has no locks (some network folders), it is
@@ -37,7 +37,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
         yield
     finally:
         if file is not None:
-            # While the lock is held, so that nobody's lock is on a file that is gone.
+            # While the lock is held, so that no lock is on a file that is gone.
             (folder / LOCK).unlink(missing_ok=True)
             file.close()
 

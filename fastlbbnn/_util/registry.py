@@ -25,7 +25,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._known: dict[str, T] = {}
-        #: Counts changes, for who remembers what it found.
+        #: Counts changes, for callers that remember what they found.
         self.version = 0
 
     def register(self, name: str, thing: T | None = None, *, replace: bool = False) -> Callable[[T], T]:

@@ -1,6 +1,6 @@
 """Subnormal numbers as zero, in torch's own arithmetic.
 
-Adam's moments of what gets no gradient any more decay into numbers below 1e-38 and stay there, where every
+Adam's moments of what no longer gets a gradient decay into numbers below 1e-38 and stay there, where every
 operation is many times slower. The C++ kernels take them as zero by themselves (csrc/cpu/parallel.h).
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import signal
@@ -10,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +33,10 @@ Your own table, and new rows of it:
 \b
 A table of the paper, with its figures:
     fastlbbnn reproduce phoneme --runs 3 --jobs 2
+
+\b
+A data set, recipe or likelihood of your own, registered in my_things.py:
+    fastlbbnn --import my_things train my-data --recipe mine
 
 Exit status: 0 if all went well, 1 if something failed, 2 if the call is wrong, 130 if interrupted
 (the same call again continues a training run).
@@ -61,8 +67,33 @@ def _options(
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import", metavar="MODULE", show_default=False,
+            help="Import a Python module first, which registers things of your own (repeatable).",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    for module in modules or ():
+        _import(module)
+
+
+def _import(module: str) -> None:
+    """A module of the user's, installed or in the current folder."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0] and error.name != module:
+            raise
+        raise typer.BadParameter(
+            f"there is no module {module!r} in {here} or among the installed ones; expected a name such as "
+            "my_things for my_things.py",
+            param_hint="--import",
+        ) from error
 
 
 def main() -> None:

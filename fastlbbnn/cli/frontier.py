@@ -91,7 +91,7 @@ def frontier(
             figure = f"RMSE {point.rmse:.4g}" if numbers else f"accuracy {point.accuracy:.4f}"
             typer.echo(f"{point.density:9.3%} {point.weights:9,} weights   {figure}   NLL {point.nll:.4f}")
 
-    with interruptible("the same command begins again"):
+    with interruptible("the same command starts from the beginning"):
         points = points_of(
             method, dataset, densities=wanted, recipe=recipe, seed=seed, samples=samples, progress=show
         )

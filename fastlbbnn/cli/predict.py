@@ -47,8 +47,8 @@ def predict(
         int | None,
         optional(
             "--samples", "-R", min=1,
-            help="Draws to average (R in the paper), where networks are drawn; by default 10, for intervals, "
-            "so for numbers, 100.",
+            help="Draws to average (R in the paper), where networks are drawn; by default 10, or 100 "
+            "for intervals and numbers.",
         ),
     ] = None,
     threshold: Annotated[
@@ -129,14 +129,14 @@ def predict(
     is_class = found.likelihood.classes
     if doubt is not None and not is_class:
         raise typer.BadParameter(
-            f"{doubt}: {model} predicts numbers, which have intervals in the place of doubts",
+            f"{doubt}: {model} predicts numbers, which have intervals instead of doubts",
             param_hint="--doubt",
         )
     if samples is None:
         samples = 10 if is_class and not intervals else 100
     if not is_class and not chosen.random:
         typer.echo(
-            "note: intervals hold the noise of an observation alone; --samples 100 adds what is open about "
+            "note: intervals cover the noise of an observation alone; --samples 100 adds the uncertainty about "
             "the network",
             err=True,
         )

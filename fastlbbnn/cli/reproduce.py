@@ -57,17 +57,17 @@ def reproduce(
     ] = None,
     epochs: Annotated[
         int | None,
-        optional(min=1, metavar="N", help="Shorter or longer training than the recipe's, to try things."),
+        optional(min=1, metavar="N", help="Epochs instead of the recipe's, to try things."),
     ] = None,
     threads: Annotated[
         int | None,
         optional(min=1, help="CPU threads of all jobs together; by default all."),
     ] = None,
-    samples: Annotated[int, typer.Option("--samples", "-R", min=1, help="Draws that tables average.")] = 10,
+    samples: Annotated[int, typer.Option("--samples", "-R", min=1, help="Draws to average in tables.")] = 10,
     seed: Annotated[int, typer.Option("--seed", help="The first seed.")] = 0,
     only_tables: Annotated[
         bool,
-        typer.Option("--only-tables", help="Tables of the results that are there, nothing trained or drawn."),
+        typer.Option("--only-tables", help="Make tables of the results that are there; train and draw nothing."),
     ] = False,
     root: Root = None,
     as_json: Json = False,

@@ -18,7 +18,7 @@ def select(
     folder: RunFolder,
     out: Annotated[
         Path | None,
-        optional("--out", "-o", metavar="ARTIFACT", help="By default RUN/selected.safetensors."),
+        optional("--out", "-o", metavar="ARTIFACT", help="File to write; by default RUN/selected.safetensors."),
     ] = None,
     threshold: Annotated[
         float | None,

@@ -81,10 +81,10 @@ def train(
         ),
     ] = None,
     no_header: Annotated[
-        bool, typer.Option("--no-header", help="Table without names of columns: they are called 1, 2, ...")
+        bool, typer.Option("--no-header", help="Table: it has no header; columns are called 1, 2, ...")
     ] = False,
     delimiter: Annotated[
-        str | None, optional(metavar="CHAR", help="Table: what stands between values; by default found.")
+        str | None, optional(metavar="CHAR", help="Table: character between values; by default detected.")
     ] = None,
     test_share: Annotated[
         float | None,
@@ -100,7 +100,7 @@ def train(
     raw_target: Annotated[
         bool,
         typer.Option(
-            "--raw-target", help="File: train on a target of numbers as it is, not shifted and scaled."
+            "--raw-target", help="File: train on a numeric target as it is, neither shifted nor scaled."
         ),
     ] = False,
     validation: Annotated[

@@ -46,7 +46,7 @@ def check_options_are_keywords(name: str) -> None:
 def check_the_seed_fixes_everything(dataset: Dataset, again: Dataset) -> None:
     for part in ("x_train", "y_train", "x_test", "y_test"):
         same = torch.equal(getattr(dataset, part), getattr(again, part))
-        assert same, f"{dataset.name}: {part} is another when it is loaded again with the same seed"
+        assert same, f"{dataset.name}: {part} differs when it is loaded again with the same seed"
 
 
 def check_values(dataset: Dataset) -> None:
@@ -66,7 +66,7 @@ def check_preparation(dataset: Dataset) -> None:
     preparation = dataset.preparation
     assert preparation is not None, f"{dataset.name}: it has no preparation"
     copied = Preparation.from_config(json.loads(json.dumps(preparation.to_config())), dataset.inputs)
-    assert copied == preparation, f"{dataset.name}: the preparation is another after JSON"
+    assert copied == preparation, f"{dataset.name}: the preparation is not the same after JSON"
     if not preparation.has_categories:
         inputs = dataset.x_test[:50].numpy()
         rows = preparation.raw(inputs)
@@ -88,7 +88,7 @@ def check_source(dataset: Dataset, name: str, root: Any, options: dict[str, Any]
         f"{dataset.name}: its source is {source}"
     )
     copied = Source.from_config(json.loads(json.dumps(source.to_config())))
-    assert source.difference(copied) is None, f"{dataset.name}: its source is another after JSON"
+    assert source.difference(copied) is None, f"{dataset.name}: its source is not the same after JSON"
     assert torch.equal(copied.load().x_test, dataset.x_test), f"{dataset.name}: its source loads other rows"
 
 
@@ -96,4 +96,4 @@ def check_validation(dataset: Dataset) -> None:
     """A share of the training rows can take the place of the test rows."""
     part = dataset.with_validation(0.25, seed=1)
     assert part.n_train + part.n_test == dataset.n_train and part.held_out == "validation"
-    assert part.preparation == dataset.preparation, f"{dataset.name}: a validation part is prepared otherwise"
+    assert part.preparation == dataset.preparation, f"{dataset.name}: a validation part is prepared differently"

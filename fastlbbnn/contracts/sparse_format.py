@@ -102,7 +102,7 @@ def check_multiplies(name: str, layer: SparseLayer) -> None:
 
 
 def check_takes_sampled_values(name: str, layer: SparseLayer) -> None:
-    """``arrays_of(layer, values)`` has the values, given by rows, in the place of the means."""
+    """``arrays_of(layer, values)`` has the values, given by rows, instead of the means."""
     known, g = FORMATS[name], np.random.default_rng(1)
     values = g.standard_normal(layer.nnz).astype(np.float32)
     x = g.standard_normal((3, layer.cols)).astype(np.float32)
@@ -127,11 +127,11 @@ def check_comes_back_from_a_file(name: str, layer: SparseLayer) -> None:
         path = Path(folder) / "network.safetensors"
         write_artifact(used, path, format=name)
         (back,) = read_artifact(path)[0].network.layers
-    assert np.array_equal(back.dense(), layer.dense()), f"{name}: the weights are others after a file"
-    assert np.array_equal(back.row_offsets, layer.row_offsets), f"{name}: the rows are others after a file"
+    assert np.array_equal(back.dense(), layer.dense()), f"{name}: the weights are not the same after a file"
+    assert np.array_equal(back.row_offsets, layer.row_offsets), f"{name}: the rows are not the same after a file"
     assert (back.scale is None) == (layer.scale is None) and (
         back.scale is None or np.array_equal(back.dense(back.scale), layer.dense(layer.scale))
-    ), f"{name}: the scales are others after a file"
+    ), f"{name}: the scales are not the same after a file"
 
 
 def check_computes_a_network(name: str) -> None:

@@ -141,7 +141,7 @@ def found_delimiter(line: str) -> str:
         except csv.Error:
             return 0
 
-    return max(DELIMITERS, key=columns)  # of equals the first
+    return max(DELIMITERS, key=columns)  # the first among equals
 
 
 def _check_header(path: Path, columns: tuple[str, ...]) -> None:

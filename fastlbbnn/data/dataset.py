@@ -105,7 +105,7 @@ class Dataset:
     def with_validation(self, share: float, seed: int) -> Dataset:
         """A share of the training rows, drawn at random, takes the place of the test part.
 
-        The rows that stay keep their order. Standardisation is not computed anew: statistics of the
+        The rows that stay keep their order. Standardisation is not computed again: statistics of the
         whole training part went into both.
         """
         train, validation = split_rows(self.n_train, share, seed)

@@ -23,7 +23,7 @@ ROWS, COLUMNS, N_TRAIN, N_TEST = 4509, 256, 3500, 1000
 CLASS_NAMES = ("aa", "ao", "dcl", "iy", "sh")
 FEATURES = tuple(f"x.{i + 1}" for i in range(COLUMNS))
 
-#: Of the values as little-endian doubles, row by row, and the class numbers as bytes: any way of writing
+#: Hash of the values as little-endian doubles, row by row, and the class numbers as bytes: any way to write
 #: the same numbers will do.
 SHA256 = "ffd185c65120899e02f63f22e21faaf13e9cb1064aac3cbbe716315d2417ec7e"
 
@@ -103,7 +103,7 @@ def _read_split(path: Path) -> tuple[np.ndarray, np.ndarray]:
     for name, count in (("train", N_TRAIN), ("test", N_TEST)):
         chosen = np.flatnonzero(part == name)
         if not np.array_equal(np.sort(position[chosen]), np.arange(count)):
-            raise DataError(f"{path} has not the positions 0 to {count - 1} for set {name}, each once")
+            raise DataError(f"{path} does not have the positions 0 to {count - 1} for set {name}, each once")
         parts.append(row[chosen[np.argsort(position[chosen])]].astype(np.int64))
     both = np.concatenate(parts)
     if len(np.unique(both)) != len(both) or both.min() < 0 or both.max() >= ROWS:

@@ -6,7 +6,7 @@ numpy runtime and exported C all hold it, so that all of them take rows as the d
     inputs = preparation.inputs(rows)          # rows: an array, a mapping of columns, a list of mappings, a frame
     answers = preparation.in_units(outputs)    # numbers whose targets were scaled, in the data's own units
 
-The arithmetic is ``(value - mean) / scale`` in float64, then rounded to float32; everybody who repeats it
+The arithmetic is ``(value - mean) / scale`` in float64, then rounded to float32; whatever repeats it
 (the C source, ONNX) gets the same bits.
 """
 
@@ -67,7 +67,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted: classes by name, or numbers that were shifted and scaled, an output each."""
+    """What is predicted: classes by name, or numbers that were shifted and scaled, one output each."""
 
     name: str | None = None
     class_names: tuple[str, ...] | None = None
@@ -104,7 +104,7 @@ class Target:
 
 
 class Unnamed(Sequence[Column]):
-    """So many columns without names, taken as they are: a count, however large it is."""
+    """A number of columns without names, taken as they are: they are counted, not listed."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -142,7 +142,7 @@ class Preparation:
         object.__setattr__(self, "columns", tuple(self.columns))
         names = [c.name for c in self.columns if c.name is not None]
         if len(names) not in (0, len(self.columns)) or len(set(names)) < len(names):
-            raise ValueError("some columns have no name, or two have the same; expected a name each, or none")
+            raise ValueError("some columns have no name, or two have the same; expected a name for each, or none")
 
     @staticmethod
     def as_is(
@@ -162,7 +162,7 @@ class Preparation:
 
     @cached_property
     def names(self) -> tuple[str, ...] | None:
-        """Of the columns; None where they are known by their places."""
+        """Names of the columns; None where they are known by position."""
         if self._plain:
             return None
         names = tuple(c.name for c in self.columns if c.name is not None)
@@ -170,7 +170,7 @@ class Preparation:
 
     @cached_property
     def input_names(self) -> tuple[str, ...] | None:
-        """Of the network's inputs: a category has one for each of its values."""
+        """Names of the network's inputs: a category has one for each of its values."""
         if self.names is None:
             return None
         return tuple(
@@ -195,12 +195,12 @@ class Preparation:
 
     @cached_property
     def mean(self) -> NDArray[np.float64]:
-        """Of each column; 0 for categories."""
+        """The mean of each column; 0 for categories."""
         return np.array([c.mean for c in self.columns])
 
     @cached_property
     def scale(self) -> NDArray[np.float64]:
-        """Of each column; 1 for categories."""
+        """The scale of each column; 1 for categories."""
         return np.array([c.scale for c in self.columns])
 
     # --- rows --------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Preparation:
     def inputs(self, rows: Any) -> NDArray[np.float32]:
         """What the network takes, float32 ``[n, n_inputs]``, of raw rows.
 
-        ``rows``: an array of numbers ``[n, columns]`` (or ``[n, ...]`` with that many values a row) in the
+        ``rows``: an array of numbers ``[n, columns]`` (or ``[n, ...]`` with that many values per row) in the
         order of training; or columns by name, in any order: a mapping of columns, a list of mappings, or a
         frame (pandas, polars). DataError says which columns are missing, unknown or hold what value.
         """
@@ -298,7 +298,7 @@ class Preparation:
         if self.names is None:
             raise DataError(
                 f"rows with the columns {_list(columns)}, and the model knows its {len(self.columns)} inputs "
-                f"by their places; expected an array [n, {len(self.columns)}]"
+                f"by position; expected an array [n, {len(self.columns)}]"
             )
         self.check_names(columns)
         found = [self._numbers(i, columns[str(c.name)]) for i, c in enumerate(self.columns)]
@@ -312,7 +312,7 @@ class Preparation:
         column = self.columns[at]
         array = np.asarray(values)
         if array.ndim != 1:
-            raise DataError(f"{self._called(at)} is {list(array.shape)}; expected one value a row")
+            raise DataError(f"{self._called(at)} is {list(array.shape)}; expected one value per row")
         if column.kind == NUMBER:
             try:
                 return array.astype(np.float64)
@@ -412,7 +412,7 @@ class Preparation:
         return None
 
     def to_config(self) -> dict[str, Any]:
-        """For JSON. Columns that are numbers as they are, known by their places, are counted."""
+        """For JSON. Columns that are numbers as they are, known by position, are counted."""
         plain = self._plain or (self.names is None and self.is_as_is)
         return {
             "columns": len(self.columns) if plain else [c.to_config() for c in self.columns],

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NamedData:
-    """How data of a name are loaded: ``load(root, seed, **options)``, options as keyword-only arguments."""
+    """How named data are loaded: ``load(root, seed, **options)``, options as keyword-only arguments."""
 
     load: Callable[..., Dataset]
     #: Whether the files are in the folder of data already.

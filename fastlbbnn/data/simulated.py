@@ -39,11 +39,11 @@ def correlated_logistic(
     The first ``p - groups*copies`` covariates are a stationary AR(1) sequence. ``true`` of them, chosen at
     random, have coefficients ``+-effect``. The first ``groups`` true ones are each followed, at the end of
     x, by ``copies`` near-duplicates, ``r x_j + sqrt(1 - r^2) noise`` with ``r = duplicate_correlation``,
-    whose coefficients are 0: they predict almost as well, and do not belong into the model.
+    whose coefficients are 0: they predict almost as well, and do not belong in the model.
 
     Args:
         n, p: observations and covariates, near-duplicates included.
-        effect: size of the true coefficients, in logits a standard deviation of the covariate.
+        effect: size of the true coefficients, in logits per standard deviation of the covariate.
         autocorrelation: correlation of neighbours in the AR(1) sequence, in (-1, 1).
         seed: the same seed, the same data.
     """

@@ -20,7 +20,7 @@ class Source:
     #: Seed of the split into training and test rows, where the data have none of their own.
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
-    #: Share of the training rows held out in the place of the test rows; None: test as usual.
+    #: Share of the training rows held out instead of the test rows; None: test as usual.
     validation: float | None = None
     #: Sha256 of the file before it was compressed, once it was read; None for named data, which are
     #: checked whenever they are read.

@@ -97,7 +97,7 @@ def _target_column(path: Path, table: Table, target: str, likelihood: str | None
         )
     if len(set(cells)) == len(cells) and likelihood is None:
         raise DataError(
-            f"{path}: the target {target!r} has another text in each row; expected classes: name the column "
+            f"{path}: the target {target!r} has a different text in each row; expected classes: name the column "
             "to predict with target="
         )
     return np.array(cells)
@@ -192,7 +192,7 @@ def _dataset(
     if likelihood == "gaussian" and how.scale_target:
         outputs = y_train.reshape(len(y_train), -1).astype(np.float64)
         if (outputs == outputs[0]).all(0).any():
-            raise DataError(f"{path}, target {how.target!r} has one value in all training rows; expected some")
+            raise DataError(f"{path}, target {how.target!r} has one value in all training rows; expected several")
         mean, scale = tuple(outputs.mean(0).tolist()), tuple(outputs.std(0).tolist())
     target = Target(how.target if how.are_named else None, class_names, mean, scale)
     preparation = Preparation(columns, target, how.ignored, how.header)
@@ -234,7 +234,7 @@ def _single(path: Path, values: np.ndarray, columns: Sequence[str]) -> np.ndarra
 def _mean_and_deviation(
     path: Path, x_train: np.ndarray, features: Sequence[str], constant_too: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each column of the training rows; ``constant_too``: of one with a single value, the value's size."""
+    """Mean and deviation of each training column; ``constant_too``: one value has its size as deviation."""
     constant = np.flatnonzero((x_train == x_train[0]).all(0))
     if len(constant) and constant_too:
         mean, scale = x_train.mean(0), x_train.std(0)
@@ -278,8 +278,8 @@ def _targets(
     if likelihood in ("categorical", "bernoulli"):
         if both.ndim != 1:
             raise DataError(
-                f"{where} has {both.shape[1]} columns; expected one with the class of each row (of indicator "
-                "columns take argmax)"
+                f"{where} has {both.shape[1]} columns; expected one with the class of each row (for indicator "
+                "columns, take the argmax)"
             )
         if likelihood == "categorical" and not (text or whole):
             raise DataError(f"{where} has fractions; expected classes for likelihood='categorical'")

@@ -44,7 +44,7 @@ class GaussianDispersion(Likelihood, nn.Module):
             targets scaled to a variance of about 1; a noise far below 0.1 wants a smaller b_0.
         variance: where to start.
         n_values: values in the training set that share one variance. The shape's optimum, a_0 + n/2, is
-            known beforehand and its gradient has no noise: with ``n_values`` it starts there and stays;
+            known in advance and its gradient has no noise: with ``n_values`` it starts there and stays;
             without, it is learned.
     """
 
@@ -127,7 +127,7 @@ class GaussianDispersion(Likelihood, nn.Module):
     def _square(self, output: Tensor, target: Tensor) -> Tensor:
         if self.outputs not in (1, output.shape[-1]):
             raise ValueError(
-                f"output is {list(output.shape)}; expected a last axis of {self.outputs}, a variance each"
+                f"output is {list(output.shape)}; expected a last axis of {self.outputs}, one for each variance"
             )
         return (output - align(output, target)).square()
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .._util.checks import check_samples
+from .._util.dtypes import HALF
 from ..nn.layer import BayesianLayer, bayesian_layers
 from ..nn.linear import BayesianLinear
 from ..nn.modes import WeightMode
@@ -58,6 +59,8 @@ def kl(model: nn.Module, likelihood: Likelihood | None = None) -> Tensor:
 def _sum_kl(layers: list[BayesianLayer], recorded: Recorded, likelihood: object) -> Tensor:
     """What layers left on the way, what the others compute now, and the likelihood's."""
     total = recorded.total_kl(layers)
+    if isinstance(likelihood, Likelihood) and type(likelihood).kl is Likelihood.kl:
+        return total  # no parameters of its own
     own = likelihood.kl() if hasattr(likelihood, "kl") else None
     return total if own is None else total + own
 
@@ -107,7 +110,7 @@ class ELBO:
     def value(self) -> Tensor:
         """The bound on the log evidence of all ``n_data`` observations, in nats, where ``is_bound``.
 
-        Else what training climbs in its place: ``mode="sampled"`` gives the bound of any network.
+        Else what training climbs instead: ``mode="sampled"`` gives the bound of any network.
         """
         return -torch.add(self.kl, self._nll, alpha=self.n_data / self.batch)
 
@@ -178,7 +181,10 @@ def elbo(
             total = _sum_kl(layers, recorded, likelihood)
         if isinstance(output, Tensor) and output.shape[:1] != target.shape[:1]:
             raise _other_batch(x, output, target)
-        nll = negative_log_likelihood(output, target, likelihood)
+        if isinstance(likelihood, Likelihood) and isinstance(output, Tensor) and output.dtype not in HALF:
+            nll = likelihood.nll(output, target)  # as below, without a call where every step comes along
+        else:
+            nll = negative_log_likelihood(output, target, likelihood)
     elif isinstance(x, Tensor) and works_on_last_axis(model):
         with recorded_pass(mode, samples=samples, generator=generator, kl=kl) as recorded:
             output = model(expand_samples(x, samples))
@@ -198,17 +204,25 @@ def elbo(
         _explain(x, target)
     if isinstance(likelihood, nn.Module):
         watch(likelihood, layers)
-    is_bound = all(_draws_posterior(layer, mode) for layer in layers)
-    return ELBO(nll, total, batch, n_data, output, is_bound)
+    return ELBO(nll, total, batch, n_data, output, _draws_posterior(layers, mode))
 
 
-def _draws_posterior(layer: BayesianLayer, mode: WeightMode | str | None) -> bool:
-    """Whether a pass in this mode draws the layer's weights, or its outputs, from the posterior."""
+def _draws_posterior(layers: list[BayesianLayer], mode: WeightMode | str | None) -> bool:
+    """Whether a pass in this mode draws all layers' weights, or their outputs, from the posterior."""
     if mode is None:
-        mode = current_pass().mode or (WeightMode.RELAXED if layer.training else WeightMode.MEAN)
-    if mode == WeightMode.RELAXED:
-        return not (isinstance(layer, BayesianLinear) and layer.inclusion and layer.estimator == "concrete")
-    return mode == WeightMode.SAMPLED
+        mode = current_pass().mode
+    for layer in layers:
+        own = mode or (WeightMode.RELAXED if layer.training else WeightMode.MEAN)
+        if own == WeightMode.RELAXED:
+            # From the dictionaries, since every training step asks.
+            if (
+                isinstance(layer, BayesianLinear) and layer.estimator == "concrete"
+                and layer._modules["inclusion"] is not None
+            ):  # fmt: skip
+                return False
+        elif own != WeightMode.SAMPLED:
+            return False
+    return True
 
 
 def _draw_after_draw(

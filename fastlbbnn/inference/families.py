@@ -42,7 +42,7 @@ class Categorical(Likelihood):
             if target.shape == (*output.shape[:-1], 1):
                 advice = " (target.squeeze(-1))"
             elif target.shape == output.shape and output.dim() > 1:
-                advice = " (of one column per class: target.argmax(-1); of several labels: 'bernoulli')"
+                advice = " (for one column per class, target.argmax(-1); for several labels, 'bernoulli')"
             raise ValueError(
                 f"output is {list(output.shape)} and target {list(target.shape)}; expected logits "
                 f"[n, classes] and class indices {list(output.shape[:-1])}{advice}"

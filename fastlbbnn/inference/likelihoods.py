@@ -83,7 +83,7 @@ class Likelihood:
     # --- responses -----------------------------------------------------------------------------
 
     def mean(self, output: Tensor) -> Tensor:
-        """Mean of the response, [..., n, outputs]; of classes their probabilities."""
+        """Mean of the response, [..., n, outputs]; for classes, their probabilities."""
         raise NotImplementedError
 
     def variance(self, output: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Likelihood:
         raise NotImplementedError
 
     def sample(self, output: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """One response for each row of outputs: [..., n, outputs], of classes their indices [..., n]."""
+        """One response for each row of outputs: [..., n, outputs], for classes their indices [..., n]."""
         raise NotImplementedError
 
     def draw(self, samples: int, generator: torch.Generator | None = None) -> Likelihood:
@@ -211,7 +211,7 @@ def stated_likelihood(model: nn.Module) -> Likelihood | None:
 
 
 def _fixed(likelihood: str | Likelihood) -> Likelihood:
-    """``as_likelihood``, for those that hold nothing, or that somebody holds."""
+    """``as_likelihood``; ValueError for one with parameters that no model holds."""
     found = as_likelihood(likelihood)
     if isinstance(likelihood, str) and isinstance(found, nn.Module):
         raise ValueError(
@@ -286,7 +286,7 @@ def _of_function(function: LogLikelihood, output: Any, target: Tensor) -> Tensor
         if bool((values > 1e-3).any()):
             raise ValueError(
                 f"the likelihood gives {values.max().item():.4g}, a probability above 1; expected "
-                "log-likelihoods (of a loss: its negative)"
+                "log-likelihoods (for a loss, its negative)"
             )
     return -values.sum()
 

@@ -61,7 +61,7 @@ def param_groups(
 
 
 #: Optimisers with a ``backward_step``, by name; a user's own is registered in the same way.
-UPDATE_RULES: Registry[type[BackwardStep]] = Registry("optimiser rule")
+UPDATE_RULES: Registry[Callable[..., BackwardStep]] = Registry("optimiser rule")
 
 
 class BackwardStep(torch.optim.Optimizer):
@@ -346,7 +346,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         exp_avg = list(plan.exp_avg)
         passed_on: list[Tensor | None] = [None] * len(parameters)
         for i in plan.drawn:
-            # Anew in every pass: autograd may keep it as the gradient of a parameter.
+            # A new one in every pass: autograd may keep it as the gradient of a parameter.
             exp_avg[i] = passed_on[i] = torch.zeros_like(parameters[i])  # type: ignore[arg-type]
         return (exp_avg, plan.exp_avg_sq, hyper), tuple(passed_on)
 
@@ -370,7 +370,7 @@ class Adam(BackwardStep, torch.optim.Adam):
             else:
                 groups.append(None)
                 exp_avg.append(none)
-                # Drawn logits: room for numbers that nobody reads.
+                # Drawn logits: room for numbers that nothing reads.
                 exp_avg_sq.append(torch.zeros_like(p) if p is not None and slot in drawn else none)
                 steps.append(-1)
         distinct = list({id(group): group for group in groups if group is not None}.values())

@@ -1,4 +1,4 @@
-"""Notices a likelihood whose parameters nobody trains."""
+"""Notices a likelihood with parameters that are not trained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def watch(likelihood: nn.Module, layers: Sequence[nn.Module]) -> None:
     """A UserWarning, once, if the network learns and the likelihood does not.
 
     Values are compared, and only after every ``PATIENCE`` calls until the likelihood has moved, so that this
-    costs a training nothing. Frozen likelihoods are nobody's business.
+    costs training nothing. Frozen likelihoods are left alone.
     """
     state: Any = likelihood.__dict__.get("_watched")
     if state is _DONE or not torch.is_grad_enabled() or torch.compiler.is_compiling():

@@ -52,7 +52,7 @@ class BayesianLayer(HasKL):
         return self.kappa
 
     def settings(self) -> dict[str, Any]:
-        """What the layer is but for its parameters: a ``state_dict`` holds it, and loading one compares it.
+        """What the layer is apart from its parameters: a ``state_dict`` holds it, and loading one compares it.
 
         Numbers, strings and pairs of them, by the names of the constructor.
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from .layer import LAYERS
 from .linear_layer import GaussianWeights
 from .modes import WeightMode
 from .passes import Pass, current_pass
-from .priors import FixedPrior, Prior
+from .priors import Prior, make_prior
 
 Estimator = Literal["concrete", "local"]
 
@@ -50,7 +49,7 @@ class BayesianLinear(GaussianWeights):
         *,
         block: tuple[int, int] = (1, 1),
         estimator: Estimator = "concrete",
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         temperature: float = 1.0,
         device: Any = None,
         dtype: Any = None,
@@ -65,12 +64,10 @@ class BayesianLinear(GaussianWeights):
                 "indicator, so activations are dependent and one draw per activation would be wrong; "
                 "use estimator='concrete'"
             )
-        if prior is not None and not isinstance(prior, Prior):
-            raise TypeError(f"prior is a {type(prior).__name__}; expected a fastlbbnn.nn.priors.Prior")
         self.block = (int(block[0]), int(block[1]))
         self.estimator = estimator
         self.temperature = float(temperature)
-        self.prior = copy.deepcopy(prior) if prior is not None else FixedPrior()
+        self.prior = make_prior(prior)
         self.prior.to(device=device)
         self.register_module("inclusion", None)
         self._blocks = 0
@@ -293,7 +290,8 @@ class LBBNNLinear(BayesianLinear):
             "local" where blocks are ``(1, 1)``. Relaxed gates are biased: at temperature 0.5 and an
             inclusion probability of 0.1 their mean is 1.27 times the indicator's, and what training climbs
             is not a bound on the evidence. "local" has gradients with two to four times less noise.
-        prior: a ``fastlbbnn.nn.priors.Prior``, copied; None: ``FixedPrior(psi=0.1, sigma2=1)``.
+        prior: a ``fastlbbnn.nn.priors.Prior``, copied, or the name of a kind ("fixed", "empirical-bayes",
+            "conjugate", one of your own); None: ``FixedPrior(psi=0.1, sigma2=1)``.
         temperature: of the relaxed gates. Small values are closer to the binary model and have noisier
             gradients: the authors' scripts use 0.001, where hardly any draw has a gradient at all.
         inclusion: where the indicators' logits come from: "mean-field" (independent), "mvn" (jointly
@@ -311,7 +309,7 @@ class LBBNNLinear(BayesianLinear):
         *,
         block: tuple[int, int] = (1, 1),
         estimator: Estimator | None = None,
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         temperature: float = 0.5,
         inclusion: str | Callable[..., Inclusion] = "mean-field",
         inclusion_options: Mapping[str, Any] | None = None,
@@ -377,8 +375,8 @@ class LBBNNLinear(BayesianLinear):
 class GaussianLinear(BayesianLinear):
     """A dense Bayesian linear layer: Gaussian weights, no indicators (Bayes by backprop).
 
-    ``estimator`` "concrete" samples weights, "local" samples activations. Of the prior only ``sigma2``
-    matters.
+    ``estimator`` "concrete" samples weights, "local" samples activations. The prior's
+    ``sigma2`` is all of it that matters.
     """
 
     def __init__(
@@ -388,7 +386,7 @@ class GaussianLinear(BayesianLinear):
         bias: bool = True,
         *,
         estimator: Estimator = "concrete",
-        prior: Prior | None = None,
+        prior: Prior | str | None = None,
         device: Any = None,
         dtype: Any = None,
     ) -> None:

@@ -89,7 +89,7 @@ class GaussianWeights(LinearLayer):
                 self.bias_rho.uniform_(rho - 0.5, rho + 0.5)
 
     def _gaussian(self, omega: Tensor | None = None) -> LayerParameters:
-        """The layer's parameters, with these logits, as fast as they can be had."""
+        """The layer's parameters, with these logits, as fast as possible."""
         # Straight from the dictionary: attribute access through nn.Module is slow enough to show in
         # a training step. What torch.nn.utils.parametrize, prune or DataParallel replaced is not in there.
         p = self._parameters

@@ -12,6 +12,8 @@ from torch.nn.modules import module as _every_module
 from .._util.dtypes import autocast
 from ..ops.dispatch import call
 from ..ops.gated_mlp import GATED_MLP
+from ..ops.local_mlp import LOCAL_MLP
+from .layer import LAYERS
 from .linear import BayesianLinear, LBBNNLinear
 from .modes import WeightMode
 from .passes import Pass, current_pass
@@ -32,7 +34,8 @@ class MLP(nn.Sequential):
 
     Args:
         sizes: inputs, hidden units, outputs.
-        layer: what to build layers with: any ``BayesianLayer``, called with inputs and outputs.
+        layer: what to build layers with: any ``BayesianLayer``, called with inputs and outputs, or the name
+            of one (``nn.LAYERS``).
         likelihood: what the outputs say about the targets, a name or a ``Likelihood``; as with
             ``fastlbbnn.set_likelihood``.
         **kwargs: for every layer.
@@ -41,12 +44,14 @@ class MLP(nn.Sequential):
     def __init__(
         self,
         *sizes: int,
-        layer: Callable[..., nn.Module] = LBBNNLinear,
+        layer: str | Callable[..., nn.Module] = LBBNNLinear,
         likelihood: str | Likelihood | None = None,
         **kwargs: Any,
     ) -> None:
         if len(sizes) < 2:
             raise ValueError(f"sizes={sizes}; expected at least inputs and outputs")
+        if isinstance(layer, str):
+            layer = LAYERS.find(layer)
         modules: list[nn.Module] = []
         for inputs, outputs in zip(sizes, sizes[1:]):
             modules += [layer(inputs, outputs, **kwargs), nn.ReLU()]
@@ -57,7 +62,7 @@ class MLP(nn.Sequential):
 
             set_likelihood(self, likelihood)
 
-    # A likelihood with parameters is a module of the network, and none of its layers.
+    # A likelihood with parameters is a module of the network, but not one of its layers.
 
     def __iter__(self) -> Iterator[nn.Module]:
         return (module for name, module in self._modules.items() if name != "likelihood")
@@ -67,9 +72,10 @@ class MLP(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         current = current_pass()
-        layers = self._fusable(current)
-        if layers is None:
+        found = self._fusable(current)
+        if found is None:
             return super().forward(x)
+        layers, local = found
 
         mode = WeightMode.RELAXED if current.mode is None else current.mode  # None: all are in train()
         if torch.is_autocast_enabled(x.device.type):
@@ -86,13 +92,13 @@ class MLP(nn.Sequential):
         random_logits = mode is not WeightMode.MEDIAN and True in [l.random_logits for l in layers]
         if current.samples is None or not random_logits:
             seeds = current.draw_seed(x.device, (len(layers),))
-            y, sums = _draw(layers, rows, mode, current, seeds, current.samples)
+            y, sums = _draw(layers, rows, mode, local, current, seeds, current.samples)
         else:
             # A kernel's draws share their logits: here each has its own. Seeds as in a Sequential.
             seeds = current.draw_seed(x.device, (len(layers), current.samples))
             once, shared = current.samples == 1, rows.dim() == 2
             draws = [
-                _draw(layers, rows if shared else rows[s], mode, current, of_sample, None, once)
+                _draw(layers, rows if shared else rows[s], mode, local, current, of_sample, None, once)
                 for s, of_sample in enumerate(seeds.T.contiguous())
             ]
             y, sums = (torch.stack(parts) for parts in zip(*draws))
@@ -104,8 +110,9 @@ class MLP(nn.Sequential):
                 layer._leave_inclusion_kl(mode, current)
         return y if y.dim() == x.dim() else y.view(*x.shape[:-1], layers[-1].out_features)
 
-    def _fusable(self, current: Pass) -> list[BayesianLinear] | None:
-        """The layers, if this pass can skip what stands between them; else None.
+    def _fusable(self, current: Pass) -> tuple[list[BayesianLinear], bool] | None:
+        """The layers, if this pass can skip what stands between them, and whether they draw activations;
+        else None.
 
         It cannot where somebody would notice: a hook, a layer with a forward of its own, one that is in
         eval() beside others in train().
@@ -129,9 +136,7 @@ class MLP(nn.Sequential):
                     return None
             elif type(module).forward is not BayesianLinear.forward or "forward" in module.__dict__:
                 return None
-            elif (mode is None and not module.training) or module._draws_activations(  # type: ignore[operator]
-                WeightMode.RELAXED if mode is None else mode, current
-            ):
+            elif mode is None and not module.training:
                 return None
             else:
                 layers.append(module)  # type: ignore[arg-type]
@@ -139,7 +144,12 @@ class MLP(nn.Sequential):
             return None  # ends with a ReLU
         if current.samples is not None and 0 < sum([l.random_logits for l in layers]) < len(layers):
             return None  # some layers draw all samples at once, others one by one
-        return layers
+        drawn = WeightMode.RELAXED if mode is None else mode
+        local = layers[0]._draws_activations(drawn, current)
+        for layer in layers[1:]:
+            if layer.estimator != layers[0].estimator and layer._draws_activations(drawn, current) != local:
+                return None
+        return layers, local
 
 
 def _global_hooks() -> bool:
@@ -151,17 +161,19 @@ def _global_hooks() -> bool:
 
 
 def _draw(
-    layers: list[BayesianLinear], rows: Tensor, mode: WeightMode, current: Pass, seeds: Tensor,
+    layers: list[BayesianLinear], rows: Tensor, mode: WeightMode, local: bool, current: Pass, seeds: Tensor,
     samples: int | None, once: bool = True,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Draws that share their logits, by one call: outputs and the five sums of every layer.
 
-    ``samples`` None: one draw, without a sample axis.
+    ``samples`` None: one draw, without a sample axis. ``local``: activations are drawn, not weights.
     """
     if mode is not WeightMode.MEDIAN and True in [layer.random_logits for layer in layers]:
         parameters = [l._drawn_from(mode, current, seed, once) for l, seed in zip(layers, seeds.unbind())]
     else:
         parameters = [layer._drawn_from(mode, current) for layer in layers]
+    if local:
+        return call(LOCAL_MLP, rows, parameters, seeds, samples or 1, single=samples is None)
     return call(
         GATED_MLP, rows, parameters, seeds, samples or 1, [layer.block for layer in layers],
         [layer.temperature for layer in layers], mode is not WeightMode.RELAXED, single=samples is None,

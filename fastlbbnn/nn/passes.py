@@ -30,7 +30,7 @@ class Pass(NamedTuple):
     threshold: float = 0.5  # of the median model
     kl: Literal["closed", "sampled"] = "closed"  # which five sums a sampling layer leaves
     structures: dict[Any, Tensor | None] | None = None  # layer -> its median model; None: found in every pass
-    recorded: Recorded | None = None  # where layers leave their KLs; None: nobody asks
+    recorded: Recorded | None = None  # where layers leave their KLs; None: nothing asks for them
     region: Any = None  # of torch.utils.checkpoint that it was entered in
 
     def draw_seed(self, device: torch.device, shape: tuple[int, ...] = ()) -> Tensor:
@@ -172,7 +172,7 @@ class recorded_pass(weights):
 
     def __enter__(self) -> Recorded:
         recorded = Recorded()
-        # For the body of a plain function, which nobody suspends.
+        # For the body of a plain function, which is never suspended.
         owner = None if torch.compiler.is_compiling() else sys._getframe(1)
         entry = Entry(self._inside(recorded), owner, False)
         self._entries.append(entry)

@@ -10,6 +10,7 @@ weight and of a bias. Both belong to one layer: a layer makes its own copy of th
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -52,7 +53,7 @@ class Prior(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Log-odds of inclusion in the place of the prior's own psi (``set_log_odds``); None: its own.
+        #: Log-odds of inclusion instead of the prior's own psi (``set_log_odds``); None: its own.
         self.register_buffer("log_odds", None)
 
     def set_log_odds(self, value: float | None) -> None:
@@ -92,14 +93,14 @@ class Prior(nn.Module):
         return iter(())
 
     def reset_parameters(self) -> None:
-        """Start anew; called by the layer's ``reset_parameters``."""
+        """Start again; called by the layer's ``reset_parameters``."""
 
     def has_settled(self, limit: float) -> bool:
-        """Whether learning has brought E[psi] below ``limit``; no where psi is not learned."""
+        """Whether learning has brought E[psi] below ``limit``; False where psi is not learned."""
         return False
 
     def numbers(self) -> dict[str, float]:
-        """What it is but for its parameters and buffers: attributes, by name, that a state restores."""
+        """What it is apart from its parameters and buffers: attributes, by name, that a state restores."""
         return {}
 
     def get_extra_state(self) -> Tensor:
@@ -119,6 +120,23 @@ class Prior(nn.Module):
 
 #: Kinds of priors, by name; a user's own is registered in the same way.
 PRIORS: Registry[type[Prior]] = Registry("prior")
+
+
+def make_prior(prior: Prior | str | None, **settings: float) -> Prior:
+    """A prior of a layer's own: a copy of this one, or one of the kind of this name with these settings.
+
+    None: ``FixedPrior()``.
+    """
+    if isinstance(prior, str):
+        return PRIORS.find(prior)(**settings)
+    if prior is None:
+        return FixedPrior(**settings)
+    if not isinstance(prior, Prior):
+        raise TypeError(
+            f"prior is a {type(prior).__name__}; expected a fastlbbnn.nn.priors.Prior, or the name of one: "
+            f"{', '.join(map(repr, PRIORS))}"
+        )
+    return copy.deepcopy(prior)
 
 
 @PRIORS.register("fixed")

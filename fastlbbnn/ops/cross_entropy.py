@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .backends import BACKENDS
-from .library import define, differentiable_once
+from .backends.cpp import load as why_no_cpp
+from .library import define, differentiable_once, fake
 
 # loss [], and its gradient [rows, classes].
 define("cross_entropy_fwd(Tensor logits, Tensor target) -> (Tensor, Tensor)")
@@ -27,7 +27,7 @@ _SMALL = 1 << 17
 _NO_LABEL = torch.iinfo(torch.int64).min
 
 
-@torch.library.register_fake("fastlbbnn::cross_entropy_fwd")
+@fake("cross_entropy_fwd")
 def _(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return logits.new_empty(()), logits.new_empty(logits.shape)
 
@@ -46,13 +46,15 @@ class CrossEntropyFunction(torch.autograd.Function):
         logits, gradient = ctx.saved_tensors
         with torch.no_grad():
             grad = gradient * dloss
+        if not torch.is_grad_enabled():
+            return grad, None
         return differentiable_once("cross_entropy", (grad,), (dloss, logits))[0], None
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """``sum_i -log softmax(logits_i)[target_i]`` of logits ``[rows, classes]`` and int64 classes ``[rows]``.
 
-    IndexError where a target is no class (every label counts, also -100).
+    IndexError where a target is not a class (every label counts, also -100).
     """
     if (
         logits.dtype is torch.float32
@@ -60,7 +62,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
         and target.dtype is torch.int64
         and 0 < logits.numel() <= _SMALL
         and not torch.compiler.is_compiling()
-        and BACKENDS["cpp"].unavailable() is None
+        and why_no_cpp() is None
     ):
         try:
             return CrossEntropyFunction.apply(logits, target)

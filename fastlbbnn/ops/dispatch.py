@@ -125,6 +125,10 @@ class Op:
     name: str
     fused: Callable[..., tuple[Tensor, Tensor]]
     reference: Callable[..., tuple[Tensor, Tensor]]
+    #: Of a stack of layers with ReLU between them: the operator of one, and the arguments of layer ``i``.
+    #: What a backend computes that knows one layer alone.
+    each: Op | None = None
+    of_layer: Callable[..., tuple[Any, ...]] | None = None
 
 
 def call(
@@ -139,9 +143,16 @@ def call(
     kappa = layers[0].kappa
     chosen = choose(kappa, backend)
     if op.name in chosen.functions:
+        if chosen.raises_on_nan:
+            explain_failure(layers)
         y, sums = chosen.functions[op.name](x, layers, *arguments)
+        if not chosen.raises_on_nan:
+            explain_nan_sums(sums, layers)
         return (y.squeeze(0) if single else y), sums
     if op.name not in chosen.fused:
+        if op.each is not None and (op.each.name in chosen.functions or op.each.name in chosen.fused):
+            y, sums = _layer_by_layer(op, chosen, x, layers, arguments)
+            return (y.squeeze(0) if single else y), sums
         on_host = kappa.device.type == "cpu"
         if on_host:
             explain_failure(layers)
@@ -166,6 +177,18 @@ def call(
     if not chosen.raises_on_nan:
         explain_nan_sums(sums, layers)
     return (y if y.dtype is given else y.to(given)), sums
+
+
+def _layer_by_layer(
+    op: Op, chosen: Backend, x: Tensor, layers: Sequence[LayerParameters], arguments: Sequence[Any]
+) -> tuple[Tensor, Tensor]:
+    assert op.each is not None and op.of_layer is not None
+    sums = []
+    for i, layer in enumerate(layers):
+        given = op.of_layer(i, *arguments)
+        x, layer_sums = call(op.each, x if i == 0 else torch.relu(x), (layer,), *given, backend=chosen.name)
+        sums.append(layer_sums)
+    return x, torch.stack(sums)
 
 
 def checked(

@@ -13,7 +13,7 @@ from .. import reference
 from .._util.checks import check_block, check_samples, check_temperature
 from . import dispatch, update
 from .checks import check_parameters
-from .library import ADAM, define, differentiable_once, gradient_of, keeps_draws, padded
+from .library import ADAM, define, differentiable_once, fake, gradient_of, keeps_draws, padded
 from .parameters import MUTABLE_SCHEMA, SCHEMA, LayerParameters
 
 _DRAW = (
@@ -47,7 +47,7 @@ def draw_size(kappa: Tensor, gated: bool, block: tuple[int, int]) -> int:
     return rows * 2 * padded(cols) + gates
 
 
-@torch.library.register_fake("fastlbbnn::gated_linear_fwd")
+@fake("gated_linear_fwd")
 def _(
     x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples, block_rows, block_cols, temperature,
     hard, save,
@@ -61,7 +61,7 @@ def _(
     )
 
 
-@torch.library.register_fake("fastlbbnn::gated_linear_bwd")
+@fake("gated_linear_bwd")
 def _(
     dy, dsums, x, kappa, rho, omega, bias_kappa, bias_rho, saved, seed, samples, block_rows,
     block_cols, temperature, hard, need_dx,
@@ -70,7 +70,7 @@ def _(
     return (gradient_of(x if need_dx else None, x), *(gradient_of(p, x) for p in parameters))
 
 
-@torch.library.register_fake("fastlbbnn::gated_linear_bwd_adam")
+@fake("gated_linear_bwd_adam")
 def _(
     dy, dsums, x, kappa, rho, omega, bias_kappa, bias_rho, saved, seed, samples, block_rows,
     block_cols, temperature, hard, need_dx, exp_avg, exp_avg_sq, hyper,

@@ -12,8 +12,8 @@ from .. import reference
 from .._util.checks import check_block, check_samples, check_temperature
 from . import dispatch, update
 from .checks import check_parameters
-from .gated_linear import draw_size
-from .library import define, differentiable_once, gradient_of, keeps_draws
+from .gated_linear import GATED_LINEAR, draw_size
+from .library import define, differentiable_once, fake, gradient_of, keeps_draws
 from .parameters import COUNT, LayerParameters, absent_as_empty, flat, unflat
 
 _DRAW = "Tensor seeds, int samples, int[] blocks, float[] temperatures, bool hard"
@@ -39,7 +39,7 @@ _bwd_adam = torch.ops.fastlbbnn.gated_mlp_bwd_adam.default
 _fwd = torch.ops.fastlbbnn.gated_mlp_fwd.default
 
 
-@torch.library.register_fake("fastlbbnn::gated_mlp_fwd")
+@fake("gated_mlp_fwd")
 def _(x, parameters, seeds, samples, blocks, temperatures, hard, save):
     layers = unflat(parameters)
     draws, outputs = [], []
@@ -53,12 +53,12 @@ def _(x, parameters, seeds, samples, blocks, temperatures, hard, save):
     return outputs[-1], x.new_empty(len(layers), 5, dtype=torch.float32), saved
 
 
-@torch.library.register_fake("fastlbbnn::gated_mlp_bwd")
+@fake("gated_mlp_bwd")
 def _(dy, dsums, x, parameters, saved, seeds, samples, blocks, temperatures, hard, need_dx):
     return [gradient_of(x if need_dx else None, x), *(gradient_of(p, x) for p in parameters)]
 
 
-@torch.library.register_fake("fastlbbnn::gated_mlp_bwd_adam")
+@fake("gated_mlp_bwd_adam")
 def _(
     dy, dsums, x, parameters, saved, seeds, samples, blocks, temperatures, hard, need_dx, exp_avg,
     exp_avg_sq, hyper,
@@ -108,7 +108,9 @@ class GatedMLPFunction(torch.autograd.Function):
         with torch.no_grad():
             dx, *computed = _bwd(*arguments)
         grads = (dx if need_dx else None, *(g if t else None for g, t in zip(computed, trained)))
-        dx, *passed_on = differentiable_once("gated_mlp", grads, (dy, dsums, x, *parameters))
+        if torch.is_grad_enabled():
+            grads = differentiable_once("gated_mlp", grads, (dy, dsums, x, *parameters))
+        dx, *passed_on = grads
         return (dx, None, None, None, *passed_on)
 
 
@@ -129,8 +131,15 @@ def _reference(
     )
 
 
+def _of_layer(
+    i: int, seeds: Tensor, samples: int, blocks: Sequence[tuple[int, int]], temperatures: Sequence[float],
+    hard: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    return seeds[i], samples, blocks[i], temperatures[i], hard
+
+
 #: Arguments: seeds, samples, blocks, temperatures, hard.
-GATED_MLP = dispatch.Op("gated_mlp", _fused, _reference)
+GATED_MLP = dispatch.Op("gated_mlp", _fused, _reference, GATED_LINEAR, _of_layer)
 
 
 def gated_mlp(

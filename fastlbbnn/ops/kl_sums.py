@@ -12,7 +12,7 @@ from .. import reference
 from .._util.checks import check_block
 from . import dispatch
 from .checks import check_parameters
-from .library import define, differentiable_once, gradient_of
+from .library import define, differentiable_once, fake, gradient_of
 from .parameters import SCHEMA, LayerParameters
 
 define(f"kl_sums_fwd({SCHEMA}, int block_rows, int block_cols) -> Tensor")
@@ -25,12 +25,12 @@ _bwd = torch.ops.fastlbbnn.kl_sums_bwd.default
 _fwd = torch.ops.fastlbbnn.kl_sums_fwd.default
 
 
-@torch.library.register_fake("fastlbbnn::kl_sums_fwd")
+@fake("kl_sums_fwd")
 def _(kappa, rho, omega, bias_kappa, bias_rho, block_rows, block_cols):
     return kappa.new_empty(5, dtype=torch.float32)
 
 
-@torch.library.register_fake("fastlbbnn::kl_sums_bwd")
+@fake("kl_sums_bwd")
 def _(dsums, kappa, rho, omega, bias_kappa, bias_rho, block_rows, block_cols):
     return tuple(gradient_of(p, kappa) for p in (kappa, rho, omega, bias_kappa, bias_rho))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.library import Library
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 LIBRARY = Library("fastlbbnn", "DEF")
 
@@ -21,6 +24,39 @@ ADAM = "Tensor(f!)[] exp_avg, Tensor(g!)[] exp_avg_sq, float[] hyper"
 
 def define(schema: str) -> None:
     LIBRARY.define(schema, tags=TAGS)
+
+
+def fake(operator: str) -> Callable[[Function], Function]:
+    """``torch.library.register_fake``, for tensors on one device.
+
+    The dispatcher takes the fake wherever a single argument is on the meta device, and what it makes beside
+    others would be memory that nobody wrote to.
+    """
+
+    def remember(function: Function) -> Function:
+        @functools.wraps(function)
+        def checked(*arguments: Any, **named: Any) -> Any:
+            devices = {t.device.type for t in _tensors((*arguments, *named.values()))}
+            if "meta" in devices and len(devices) > 1:
+                others = ", ".join(sorted(devices - {"meta"}))
+                raise RuntimeError(
+                    f"fastlbbnn: {operator} was given tensors on meta and on {others}; expected one device "
+                    "(parameters on meta have no values: load or reset them)"
+                )
+            return function(*arguments, **named)
+
+        torch.library.register_fake(f"fastlbbnn::{operator}")(checked)
+        return function
+
+    return remember
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from _tensors(argument)
 
 
 def interpreting() -> bool:

@@ -12,7 +12,7 @@ from .. import reference
 from .._util.checks import check_samples
 from . import dispatch, update
 from .checks import check_parameters
-from .library import ADAM, define, differentiable_once, gradient_of, keeps_draws
+from .library import ADAM, define, differentiable_once, fake, gradient_of, keeps_draws
 from .parameters import MUTABLE_SCHEMA, SCHEMA, LayerParameters
 
 # y [S, M, N], sums [5], moments [2, N, K] (mean and variance weights; on a GPU empty, they are made
@@ -36,7 +36,7 @@ _bwd_adam = torch.ops.fastlbbnn.local_linear_bwd_adam.default
 _fwd = torch.ops.fastlbbnn.local_linear_fwd.default
 
 
-@torch.library.register_fake("fastlbbnn::local_linear_fwd")
+@fake("local_linear_fwd")
 def _(x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples):
     rows, cols = kappa.shape
     shape = (samples, x.shape[-2], rows)
@@ -49,7 +49,7 @@ def _(x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples):
     )
 
 
-@torch.library.register_fake("fastlbbnn::local_linear_bwd")
+@fake("local_linear_bwd")
 def _(
     dy, dsums, x, kappa, rho, omega, bias_kappa, bias_rho, moments, half_ratio, samples, need_dx
 ):
@@ -57,7 +57,7 @@ def _(
     return (gradient_of(x if need_dx else None, x), *(gradient_of(p, x) for p in parameters))
 
 
-@torch.library.register_fake("fastlbbnn::local_linear_bwd_adam")
+@fake("local_linear_bwd_adam")
 def _(
     dy, dsums, x, kappa, rho, omega, bias_kappa, bias_rho, moments, half_ratio, samples, need_dx,
     exp_avg, exp_avg_sq, hyper,

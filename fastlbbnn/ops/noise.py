@@ -1,4 +1,4 @@
-"""The counter-based noise for who draws something of their own, and the operators that show it.
+"""The counter-based noise for those who draw something of their own, and the operators that show it.
 
 The same bits from every backend: on a CPU the compiled kernels make them, else the reference.
 """
@@ -12,7 +12,7 @@ from .. import reference
 from ..reference.noise import Stream
 from . import dispatch
 from .backends import BACKENDS
-from .library import define, padded
+from .library import define, fake, padded
 
 define(
     "noise(Tensor seed, str kind, int stream, int sample, int rows, int cols, int block_rows, "
@@ -28,12 +28,12 @@ VECMATH = (
 )
 
 
-@torch.library.register_fake("fastlbbnn::noise")
+@fake("noise")
 def _(seed, kind, stream, sample, rows, cols, block_rows, block_cols):
     return torch.empty(rows, padded(cols), device=seed.device)
 
 
-@torch.library.register_fake("fastlbbnn::vecmath")
+@fake("vecmath")
 def _(x, function):
     return x.new_empty(x.shape)
 

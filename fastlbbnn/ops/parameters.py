@@ -38,7 +38,7 @@ def absent_as_empty(tensors: Sequence[Tensor | None], like: Tensor) -> list[Tens
 
 
 def empty_as_absent(tensors: Sequence[Tensor]) -> list[Tensor | None]:
-    """The other way round, for who implements an operator."""
+    """The other way round, for implementations of an operator."""
     return [None if t.numel() == 0 else t for t in tensors]
 
 

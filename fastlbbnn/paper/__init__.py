@@ -76,7 +76,7 @@ def _write_page(
     page = [
         f"# {experiment.title}\n",
         f"The paper's {experiment.source}. Made by `fastlbbnn reproduce {experiment.name}`: {done} of "
-        f"{wanted} runs, {'' if done == wanted else 'at most '}{settings.runs} a method, recipe "
+        f"{wanted} runs, {'' if done == wanted else 'at most '}{settings.runs} per method, recipe "
         f"{recipes}{epochs}; "
         f"fastlbbnn {about['fastlbbnn']}, torch {about['torch']}.\n",
     ]

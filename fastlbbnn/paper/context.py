@@ -79,7 +79,7 @@ class Context:
             yield job, load_run(job.folder)
 
     def first_jobs(self, dataset: str, recipe: str, methods: tuple[str, ...] = ()) -> Iterator[Job]:
-        """The run with the smallest seed of every method; of its own recipe if it has not this one."""
+        """The run with the smallest seed of every method; of its own recipe if it does not have this one."""
         wanted = methods or tuple(dict.fromkeys(job.method for job in self.jobs))
         for method in wanted:
             found = [j for j in self.done if (j.dataset, j.method) == (dataset, method)]

@@ -22,7 +22,7 @@ INDICATOR_DRAWS = 1000
 
 
 def correlations(ctx: Context) -> Part:
-    """Of the last layer: correlations of indicators, from draws, and of the logits behind them, exact."""
+    """Correlations in the last layer: of indicators, from draws, and of the logits behind them, exact."""
     text: list[str] = []
     files: list[Path] = []
     rows: list[Row] = []
@@ -87,7 +87,7 @@ def correlations(ctx: Context) -> Part:
 _ABOUT_LOGITS = """
 Indicators depend on each other through the covariance Sigma of their logits. How far it moved in training,
 |Sigma - Sigma_0| / |Sigma_0| in the Frobenius norm, and the standard deviation of the logits' correlations
-before and after, for the weights into one unit. Of correlated logits the indicators show little where their
+before and after, for the weights into one unit. The indicators of correlated logits show little where their
 probabilities are close to 0 or 1, or nearly the same in every draw.
 """
 

@@ -47,7 +47,7 @@ def histograms(ctx: Context) -> Part:
         files.append(path)
         text.append(
             image(
-                ctx, path, f"Inclusion probabilities of the weights, a row a layer; {recipe_name(recipe)}."
+                ctx, path, f"Inclusion probabilities of the weights, a row per layer; {recipe_name(recipe)}."
             )
         )
     return Part("Histograms of inclusion probabilities", "\n".join(text), tuple(files))
@@ -204,7 +204,7 @@ def misclassified(ctx: Context) -> Part:
                 files.append(path)
                 text.append(image(
                     ctx, path, f"The first {len(examples)} of {len(wrong)} wrongly classified images of "
-                    f"{job.dataset_name} ({job.method}, {recipe_name(recipe)}). Of all wrong ones {sure} "
+                    f"{job.dataset_name} ({job.method}, {recipe_name(recipe)}). Among all wrong ones {sure} "
                     "would have been decided at 0.95; the others are doubts.",
                 ))  # fmt: skip
     table = write_csv(ctx.folder / "misclassified.csv", rows)

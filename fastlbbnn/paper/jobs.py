@@ -10,7 +10,7 @@ from typing import Any
 from .experiments import Experiment
 from .store import ResultStore, recipe_hash
 
-#: Hidden units a width factor B: the paper's width study.
+#: Hidden units per unit of the width factor B: the paper's width study.
 WIDTH_UNITS = (40, 60)
 
 
@@ -39,7 +39,7 @@ class Settings:
     authors: Path | None = None
     #: Folder of the tidy tables of results; None: ``out``.
     results: Path | None = None
-    #: Seconds to measure epoch times for, a run.
+    #: Seconds to measure epoch times for, per run.
     timing_seconds: float = 3.0
     progress: bool | None = None
 

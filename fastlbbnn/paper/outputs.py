@@ -140,7 +140,7 @@ def _prediction_text(dataset: str, rows: list[Row]) -> str:
 
 
 def summary_text(dataset: str, rows: list[Row]) -> str:
-    """A line a method and recipe: how many of its predictions hold against the paper's."""
+    """A line per method and recipe: how many of its predictions hold against the paper's."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.get("against_paper"):
@@ -148,7 +148,7 @@ def summary_text(dataset: str, rows: list[Row]) -> str:
     body = []
     for (method, source), group in groups.items():
         reached = sum(row["against_paper"] != "below" for row in group)
-        # To the three decimals that the paper has; a few weights in a million are no difference.
+        # To the three decimals that the paper has; a few weights in a million make no difference.
         no_denser = sum(round(row["density"], 3) <= row["paper_density"] for row in group)
         sparsest = min(group, key=lambda row: (row["paper_density"], row["density"]))
         holds = reached == no_denser == len(group)
@@ -161,7 +161,7 @@ def summary_text(dataset: str, rows: list[Row]) -> str:
         "method", "column below", "runs", "as accurate", "no denser", "sparsest: density", "paper's", "both"
     ]
     note = (
-        "Of a method's ways to predict, how many have a median accuracy within the range of the paper's runs "
+        "How many of a method's ways to predict have a median accuracy within the range of the paper's runs "
         "or above it, and how many use no larger share of the weights than the paper's."
     )
     return f"### {dataset}: against the paper\n\n{note}\n\n{markdown(head, body)}\n"
@@ -179,7 +179,7 @@ def _no_path_text(rows: list[Row]) -> str:
         count = sum(row["threshold"] != 0.5 for row in runs)
         if count:
             counts.append(f"{method} ({source}) {count} of {len(runs)} runs")
-    return f"\n{note} So it is with {', '.join(counts)}.\n"
+    return f"\n{note} This is so for {', '.join(counts)}.\n"
 
 
 def _range(counts: list[int]) -> str:
@@ -229,7 +229,7 @@ def inclusion(ctx: Context) -> Part:
     path = write_csv(ctx.folder / "inclusion.csv", found)
     heads = {"dataset": "data", "method": "method", "layer": "layer"}
     text = by_source(found, heads, lambda row: spread(row, "mean_inclusion"))
-    return Part("Mean inclusion probability a layer", text, (path,))
+    return Part("Mean inclusion probability per layer", text, (path,))
 
 
 def times(ctx: Context) -> Part:
@@ -311,7 +311,7 @@ def pruning(ctx: Context) -> Part:
 
 
 def _authors_pruned(ctx: Context, datasets: set[str]) -> list[Row]:
-    """Of the authors' objective: its rows name how and to which density, "weights 0.307"."""
+    """Rows of the authors' objective: they name how and to which density, "weights 0.307"."""
     rows = []
     for row in ctx.authors("predictions"):
         if row["dataset"] not in datasets or row["method"] != "FNN":

@@ -21,12 +21,12 @@ def predictions(dataset: str, stage: str) -> list[dict[str, Any]]:
 
 
 def inclusion(dataset: str) -> list[dict[str, Any]]:
-    """Mean inclusion probability a method and layer, with ``min`` and ``max``."""
+    """Mean inclusion probability per method and layer, with ``min`` and ``max``."""
     return [dict(row) for row in _read("inclusion.csv") if row["dataset"] == dataset]
 
 
 def pruning(dataset: str) -> list[dict[str, Any]]:
-    """Accuracies of the frequentist network, a density each."""
+    """Accuracies of the frequentist network, one per density."""
     return [dict(row) for row in _read("fnn_pruning.csv") if row["dataset"] == dataset]
 
 

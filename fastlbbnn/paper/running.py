@@ -41,7 +41,7 @@ def load_data(name: str, root: str | None) -> Dataset:
 def perform(job: Job, dataset: Dataset, progress: bool | None) -> None:
     """Train or continue one run, evaluate and time it; steps that are done are skipped.
 
-    A finished run without its networks, of which now more is wanted than its results, is trained again.
+    A finished run whose networks are gone is trained again if more than its results is wanted.
     """
     folder = Path(job.folder)
     gone = (folder / "run.json").exists() and load_run(folder).finished and job.lacks_network()
@@ -55,7 +55,7 @@ def perform(job: Job, dataset: Dataset, progress: bool | None) -> None:
 
 
 def measure(run: Run, dataset: Dataset, seconds: float) -> dict[str, Any]:
-    """Seconds an epoch of the main stage and of a plain network of the same sizes, taking turns.
+    """Seconds per epoch of the main stage and of a plain network of the same sizes, taking turns.
 
     Both train on the same batch with as many threads at the same time of day, so that their ratio does not
     depend on what else the machine did while the run was trained.

@@ -1,4 +1,4 @@
-"""The results of runs as tidy tables: what a repository keeps of them in the place of their folders.
+"""The results of runs as tidy tables: what a repository keeps of them instead of their folders.
 
     runs.csv           one row per run: how it was trained, how long that took, on which machine
     predictions.csv    one row per run, saved network and way to predict: accuracy, density, ...
@@ -60,9 +60,10 @@ class Stored:
 
 
 def recipe_hash(config: Mapping[str, Any]) -> str:
-    """Of all that decides a run; words about the recipe are not part of it."""
-    plain = {key: value for key, value in config.items() if key != "notes"}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+    """A hash of all that decides a run (``runs.recipe.decisive``)."""
+    from ..runs.recipe import decisive  # needs torch, and the --help of commands does not
+
+    return hashlib.sha256(json.dumps(decisive(config), sort_keys=True).encode()).hexdigest()[:12]
 
 
 class ResultStore(Mapping[str, Stored]):

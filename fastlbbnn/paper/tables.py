@@ -1,8 +1,8 @@
 """Tables: medians over runs with the smallest and the largest, ours beside the paper's.
 
 A row says what was predicted how (data, method, gamma, beta, R), where the numbers come from
-(``source``), and a median, ``_min`` and ``_max`` a measure. Written as tidy CSV, and as Markdown with a
-column a source.
+(``source``), and a median, ``_min`` and ``_max`` per measure. Written as tidy CSV, and as Markdown with a
+column per source.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def source_of(recipe: str) -> str:
 
 
 def summarise(rows: Iterable[Mapping[str, Any]], keys: Sequence[str], measures: Sequence[str]) -> list[Row]:
-    """One row a group of rows with the same keys: the median, smallest and largest value a measure.
+    """One row per group of rows with the same keys: median, smallest and largest value of each measure.
 
     Values that are None are left out; ``runs`` counts the rows of a group.
     """
@@ -94,7 +94,7 @@ def spread(row: Mapping[str, Any], measure: str, digits: int = 3) -> str:
 def by_source(
     rows: Sequence[Row], keys: Mapping[str, str], cell: Callable[[Row], str], note: str = ""
 ) -> str:
-    """A Markdown table with a column a source. ``keys``: key of a row -> heading."""
+    """A Markdown table with a column per source. ``keys``: key of a row -> heading."""
     sources = sorted({row["source"] for row in rows}, key=_order)
     lines: dict[tuple[Any, ...], dict[str, str]] = {}
     for row in rows:

@@ -91,7 +91,7 @@ def brier(p: Tensor, y: Tensor) -> float:
 
 
 class Calibration(NamedTuple):
-    """Observations by the confidence of their prediction; one entry a bin."""
+    """Observations by the confidence of their prediction; one entry per bin."""
 
     edges: Tensor  # [bins + 1]
     count: Tensor  # type: ignore[assignment]  # [bins + 1]: the last is for a confidence of exactly 1
@@ -188,7 +188,7 @@ def ecdf(values: Tensor) -> ECDF:
 
 
 def entropy_ecdf(p: Tensor) -> ECDF:
-    """Of the entropies of averaged predictions ``p`` [n, classes]: the paper's out-of-domain figure."""
+    """The ECDF of the entropies of averaged predictions ``p`` [n, classes]: the paper's out-of-domain figure."""
     return ecdf(entropy(p))
 
 

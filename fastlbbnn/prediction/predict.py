@@ -220,7 +220,7 @@ def _equal_tailed(means: Tensor, values: Tensor, tail: float) -> Tensor:
 
 
 def quantiles(values: Tensor, at: tuple[float, ...]) -> list[Tensor]:
-    """Of the first axis, linear between neighbours; torch.quantile, without its limit on the size."""
+    """Quantiles along the first axis, linear between neighbours: torch.quantile without its limit on the size."""
     ordered = values.sort(0).values
     result = []
     for q in at:
@@ -257,7 +257,7 @@ class _Draws:
             if outputs.shape[1] != len(batch) and not self._inputs.fit_into(self._size):
                 raise ValueError(
                     f"the model gives {outputs.shape[1]} outputs for a batch of {len(batch)} rows of x; "
-                    "expected one each: the first axis of x counts observations (batch_first=True), or give "
+                    "expected one per row: the first axis of x counts observations (batch_first=True), or give "
                     "all of it at once (batch_size=len(x))"
                 )
             yield outputs

@@ -27,8 +27,8 @@ def class_probabilities(p: Tensor) -> Tensor:
     if p.numel() and bool(((total - 1.0).abs() > _SLACK.get(p.dtype, 1e-3)).any()):
         raise ValueError(
             f"p is {list(p.shape)} and its rows sum to {total.min().item():.4g} to {total.max().item():.4g}; "
-            "expected probabilities of classes, which sum to 1. Of several labels per observation take one "
-            "at a time, p[..., k : k + 1]; of logits the softmax (fastlbbnn.predict gives probabilities)"
+            "expected probabilities of classes, which sum to 1. For several labels per observation, take "
+            "one at a time, p[..., k : k + 1]; for logits, the softmax (fastlbbnn.predict gives probabilities)"
         )
     _check_range(p)
     return p
@@ -45,7 +45,7 @@ def _check_range(p: Tensor) -> None:
     slack = _SLACK.get(p.dtype, 1e-3)
     if not (low >= -slack and high <= 1.0 + slack):
         raise ValueError(
-            f"p is between {low:.4g} and {high:.4g}; expected probabilities (of logits the softmax or the "
+            f"p is between {low:.4g} and {high:.4g}; expected probabilities (for logits, the softmax or the "
             "sigmoid: fastlbbnn.predict gives probabilities)"
         )
 
@@ -93,7 +93,7 @@ def variance_parts(means: Tensor, noise: Tensor | float) -> VarianceParts:
     """Split the variance of responses by the law of total variance.
 
     Args:
-        means: of the responses, a draw of the network each: [R, n, ...].
+        means: of the responses, one draw of the network each: [R, n, ...].
         noise: variance of the responses about them (``likelihood.variance``), broadcast to ``means``.
 
     The averaged prediction is a mixture of the R draws, and this is its exact variance: the means'

@@ -27,7 +27,7 @@ def local_linear(
     """``x: [M, K]`` or ``[S, M, K]`` -> ``y: [S, M, N]`` and the five sums ``[5]``.
 
     A gated weight has mean alpha kappa and variance alpha (tau^2 + (1-alpha) kappa^2). With one
-    indicator a weight they are independent, so an activation has
+    indicator per weight they are independent, so an activation has
 
         mean = x (alpha kappa)' + b,   var = x^2 (alpha (tau^2 + (1-alpha) kappa^2))' + tau_b^2.
 

@@ -1,7 +1,7 @@
 """The noise stream, defined: Philox4x32-10 and the steps from its words to normals and gates.
 
 Noise is a pure function of (seed, stream, sample, row, column). Every backend computes it in its own
-way and gets the same bits; this file says which. The arithmetic is float32 with one rounding an
+way and gets the same bits; this file says which. The arithmetic is float32 with one rounding per
 operation (no fused multiply-add), so the short polynomials below *are* the distribution: their
 distance from the exact logarithm and sine, about 2e-6, is far below anything a draw can show.
 

@@ -9,7 +9,7 @@ from .._util.text_table import Column, Columns
 
 
 def share(value: float) -> str:
-    """Four digits after the point; of small shares two that count."""
+    """Four digits after the point; for small shares, two significant ones."""
     return f"{value:.4f}" if value >= 0.01 else f"{value:.2g}"
 
 

@@ -191,8 +191,8 @@ def _numbers(network: nn.Module, run: Run, dataset: Dataset, samples: int, seed:
     covered = ((y >= lower) & (y <= upper)).double().mean().item()
     section = Section("numbers", "Predicted and observed")
     section.text.append(
-        f"Root mean squared error {metrics.rmse(mean, y):.4g} (of the mean of the training rows, a "
-        f"constant, {metrics.rmse(constant, y):.4g}); {100 * covered:.1f} % of the {dataset.held_out} rows "
+        f"Root mean squared error {metrics.rmse(mean, y):.4g} (the mean of the training rows, a "
+        f"constant, has {metrics.rmse(constant, y):.4g}); {100 * covered:.1f} % of the {dataset.held_out} rows "
         "lie in their 95 % intervals."
     )
     for column in range(mean.shape[-1]):

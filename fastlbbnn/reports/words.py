@@ -65,7 +65,7 @@ def headline(
     """
     rows = [row for row in results["rows"] if row["network"] == run.networks[0]]
     sparse = _best(rows, ("MED", "PRN"))
-    # Of a network that is pruned while it trains there is nothing else.
+    # A network that is pruned while it trains has nothing else.
     full = _best(rows, ("SIM", "ALL")) or sparse or {}
     measure, write = ("accuracy", _percent) if has(full.get("accuracy")) else ("rmse", "{:.4g}".format)
     name = "right" if measure == "accuracy" else "RMSE"

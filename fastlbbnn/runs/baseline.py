@@ -50,7 +50,7 @@ def is_no_better(row: Mapping[str, Any], constant: Mapping[str, Any]) -> bool:
 def constant_warnings(results: Mapping[str, Any], held_out: str = "test") -> list[str]:
     """A sentence for each network some of whose predictions are no better than a constant.
 
-    Of predictions that average draws, the average counts.
+    Where predictions are averaged over draws, the average counts.
     """
     constant, found = results["constant"], []
     for network in dict.fromkeys(row["network"] for row in results["rows"]):
@@ -81,10 +81,10 @@ def _name(row: Mapping[str, Any]) -> str:
 def _compared(row: Mapping[str, Any], constant: Mapping[str, Any], count: int, held_out: str) -> str:
     if "accuracy" in constant:
         return (
-            f"{_name(row)} is right on {100 * row['accuracy']:.1f} % of {count} {held_out} rows, and who "
-            f"always answers {constant['answer']!r} on {100 * constant['accuracy']:.1f} %"
+            f"{_name(row)} is right on {100 * row['accuracy']:.1f} % of {count} {held_out} rows, and "
+            f"always answering {constant['answer']!r} on {100 * constant['accuracy']:.1f} %"
         )
     return (
         f"{_name(row)} has a root mean squared error of {row['rmse']:.4g} on {count} {held_out} rows, and "
-        f"who always answers {constant['answer']}, the mean of the training rows, {constant['rmse']:.4g}"
+        f"always answering {constant['answer']}, the mean of the training rows, {constant['rmse']:.4g}"
     )

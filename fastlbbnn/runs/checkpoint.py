@@ -1,8 +1,8 @@
 """Checkpoints to continue from, exact to the bit, and networks saved at the ends of stages.
 
 Both are safetensors files with a JSON header entry: nothing is unpickled. A checkpoint holds the network,
-Adam's moments and step counts, the states of the random generators, and where the run stands. A checksum
-refuses what a disk or a copy has changed.
+the optimiser's state (of Adam: moments and step counts), the states of the random generators, and where the
+run stands. A checksum refuses what a disk or a copy has changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from .._util.files import replace_file
 from .._util.typed import wrong_field
 
-_MODEL, _ADAM, _RANDOM, _PRUNING = "model.", "adam.", "random.", "pruning."
+_MODEL, _OPTIMIZER, _RANDOM, _PRUNING = "model.", "optimizer.", "random.", "pruning."
 
 #: What to do about a file that cannot be used.
 _REMEDY = "put back a copy of it, or train again (--restart, resume=False)"
@@ -46,7 +46,7 @@ def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> Non
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> int:
-    """Of words, names and bytes: what finds a bit that flipped on a disk or on the way."""
+    """A checksum of words, names and bytes: it finds a bit that flipped on a disk or on the way."""
     found = zlib.crc32(json.dumps(about, sort_keys=True).encode())
     for name in sorted(tensors):
         found = zlib.crc32(name.encode(), found)
@@ -109,13 +109,19 @@ def save_checkpoint(
     tensors = {_MODEL + name: t for name, t in network.state_dict().items()}
     if pruning is not None:
         tensors |= {_PRUNING + name: t for name, t in pruning.state_dict().items()}
+    # Of the optimiser: tensors, and what JSON holds (a momentum that there is none of yet, a count).
+    plain: dict[str, Any] = {}
     for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"{_ADAM}{index}.{name}": value for name, value in state.items()}
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"{_OPTIMIZER}{index}.{name}"] = value
+            else:
+                plain[f"{index}.{name}"] = value
     tensors[_RANDOM + "training"] = generator.get_state()
     tensors[_RANDOM + "torch"] = torch.get_rng_state()
     if any(p.is_cuda for p in network.parameters()):
         tensors[_RANDOM + "cuda"] = torch.cuda.get_rng_state()
-    _write(path, tensors, {"kind": "checkpoint", "position": position})
+    _write(path, tensors, {"kind": "checkpoint", "position": position, "optimizer": plain})
 
 
 class Checkpoint:
@@ -129,6 +135,7 @@ class Checkpoint:
         if wrong is not None:
             raise ValueError(f"{path} is damaged: {wrong}; {_REMEDY}")
         self.position: Position = position  # type: ignore[assignment]
+        self._plain = about.get("optimizer", {})
 
     def restore_network(self, network: nn.Module) -> None:
         with self._fits():
@@ -140,10 +147,10 @@ class Checkpoint:
         generator: torch.Generator,
         pruning: nn.Module | None = None,
     ) -> None:
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in self._part(_ADAM).items():
+        state: dict[int, dict[str, Any]] = {}
+        for name, value in {**self._part(_OPTIMIZER), **self._plain}.items():
             index, key = name.split(".", 1)
-            state.setdefault(int(index), {})[key] = tensor
+            state.setdefault(int(index), {})[key] = value
         with self._fits():
             if pruning is not None:
                 pruning.load_state_dict(self._part(_PRUNING))

@@ -46,7 +46,7 @@ def evaluate_run(run: Run, dataset: Dataset, *, samples: int = 10, seed: int = 0
 
 
 def evaluate_networks(run: Run, dataset: Dataset, *, samples: int = 10, seed: int = 0) -> Results:
-    """The same for who holds the folder's lock."""
+    """The same, for callers that hold the folder's lock."""
     rows: list[dict[str, Any]] = []
     layers: list[dict[str, Any]] = []
     for name in run.networks:
@@ -176,7 +176,7 @@ def _density(model: nn.Module, prediction: Prediction, threshold: float, samples
 
 
 def layer_rows(model: nn.Module, threshold: float = 0.5) -> list[dict[str, Any]]:
-    """Mean inclusion probability and densities per layer; of latent binary layers also a histogram.
+    """Mean inclusion probability and densities per layer; for latent binary layers also a histogram.
 
     The histogram is there so that it can be drawn where the network is not kept.
     """

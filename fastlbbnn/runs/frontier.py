@@ -43,13 +43,13 @@ class Point:
 
     density: float
     weights: int
-    #: Of the selected model at its means: share of right answers, or None for numbers.
+    #: Share of right answers of the selected model at its means; None for numbers.
     accuracy: float | None
-    #: The same of draws of its weights, averaged.
+    #: The same for draws of its weights, averaged.
     accuracy_averaged: float | None
     #: Root mean squared error at the means, in units of the data; None for classes.
     rmse: float | None
-    #: Of averaged draws, in nats per row.
+    #: Negative log-likelihood of averaged draws, in nats per row.
     nll: float
     ece: float | None
     #: Epochs of the path and of the finish, and all seconds so far but those of evaluations.
@@ -166,7 +166,7 @@ class _Run:
 
 
 def _sizes(given: Any) -> dict[str, float]:
-    """Step sizes of the kinds that learn; those of others are of no account, for fixed priors have none."""
+    """Step sizes of the kinds that learn; those of others do not matter, since fixed priors have none."""
     return {"weights": 0.0, "inclusion": 0.0, "covariance": 0.0, **given}
 
 

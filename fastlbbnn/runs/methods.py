@@ -23,7 +23,7 @@ from .._util.registry import Registry
 from ..nn import MLP, GaussianLinear, LBBNNLinear, MixtureLinear
 from ..nn.linear import BayesianLinear
 from ..nn.modes import WeightMode
-from ..nn.priors import ConjugatePrior, EmpiricalBayesPrior, FixedPrior, Prior
+from ..nn.priors import FixedPrior, Prior, make_prior
 from ..structure.thresholds import resolve_threshold
 
 
@@ -47,7 +47,7 @@ class Method:
     predictions: tuple[Prediction, ...]
 
     def median_threshold(self, network: nn.Module) -> float:
-        """Of the network's median model: 0.5, or where that leaves no path from an input to an output, the
+        """The threshold of the network's median model: 0.5, or where that leaves no path to an output, the
         closest threshold that does; 0.5 for methods without a median model."""
         if not any(p.gamma == "MED" for p in self.predictions):
             return 0.5
@@ -68,17 +68,10 @@ _PRN = (
 
 
 def _prior(kind: str, n_data: int, **options: float) -> Prior:
-    if kind == "empirical-bayes":
-        return EmpiricalBayesPrior(**options)
-    if kind == "conjugate":
-        return ConjugatePrior(**options)
-    if kind == "fixed":
-        return FixedPrior(**options)
+    """A registered prior by its name; "bic" is the paper's supplement, psi = exp(-2 log n)."""
     if kind == "bic":
         return FixedPrior.paper(n_data)
-    raise ValueError(
-        f"prior={kind!r}; expected 'empirical-bayes', 'conjugate', 'fixed' or 'bic' (psi = exp(-2 log n))"
-    )
+    return make_prior(kind, **options)
 
 
 def _lbbnn(inclusion: str, prior: str) -> Callable[..., nn.Module]:
@@ -88,6 +81,7 @@ def _lbbnn(inclusion: str, prior: str) -> Callable[..., nn.Module]:
         sizes: Sequence[int],
         n_data: int,
         *,
+        layer: str = "lbbnn",
         prior: str = default_prior,
         prior_options: dict[str, float] | None = None,
         inclusion_options: dict[str, Any] | None = None,
@@ -95,8 +89,11 @@ def _lbbnn(inclusion: str, prior: str) -> Callable[..., nn.Module]:
         start_logits: tuple[float, float] | None = None,
         **kwargs: Any,
     ) -> nn.Module:
+        if layer == "lbbnn":
+            # Where a recipe says nothing, the paper's Algorithm 1; the layers' own default is another.
+            kwargs.setdefault("estimator", "concrete")
         network = MLP(
-            *sizes, layer=LBBNNLinear, prior=_prior(prior, n_data, **(prior_options or {})),
+            *sizes, layer=layer, prior=_prior(prior, n_data, **(prior_options or {})),
             inclusion=inclusion, inclusion_options=inclusion_options, **kwargs,
         )
         _start(network, start, start_logits)
@@ -115,9 +112,9 @@ def _dense(layer: str) -> Callable[..., nn.Module]:
         **kwargs: Any,
     ) -> nn.Module:
         if sigma2 is not None:
-            gaussian = layer == "GaussianLinear"
+            gaussian = layer == "gaussian"
             kwargs |= {"prior": FixedPrior(sigma2=sigma2)} if gaussian else {"sigma2": sigma2}
-        network = MLP(*sizes, layer=getattr(layers, layer), **kwargs)
+        network = MLP(*sizes, layer=layer, **kwargs)
         _start(network, start, None)
         return network
 
@@ -205,18 +202,18 @@ for _method in (
         "LBBNN-fixed", "independent indicators, fixed priors psi = exp(-2 log n), sigma2 = 1",
         _lbbnn("mean-field", "bic"), (_SIM, _ALL_MEA, *_MED),
     ),
-    Method("BNN-GP-MF", "dense, Gaussian prior", _dense("GaussianLinear"), (_ALL_SIM, _ALL_MEA)),
+    Method("BNN-GP-MF", "dense, Gaussian prior", _dense("gaussian"), (_ALL_SIM, _ALL_MEA)),
     Method(
-        "BNN-MGP-MF", "dense, scale-mixture prior", _dense("MixtureLinear"), (_ALL_SIM, _ALL_MEA)
+        "BNN-MGP-MF", "dense, scale-mixture prior", _dense("mixture"), (_ALL_SIM, _ALL_MEA)
     ),
     Method(
         "BNN-GP-CMF", "Concrete dropout, a learned rate per layer", _dropout, (_SIM, _ALL_MEA),
     ),
     Method(
-        "BNN-HP-MF", "group horseshoe prior", _dense("HorseshoeLinear"), (_SIM, _ALL_MEA, *_PRN)
+        "BNN-HP-MF", "group horseshoe prior", _dense("horseshoe"), (_SIM, _ALL_MEA, *_PRN)
     ),
     Method(
-        "BNN-NJ-MF", "group normal-Jeffreys prior", _dense("NormalJeffreysLinear"),
+        "BNN-NJ-MF", "group normal-Jeffreys prior", _dense("normal-jeffreys"),
         (_SIM, _ALL_MEA, *_PRN),
     ),
     Method("FNN", "a plain network", _plain, (_ALL_MEA,)),

@@ -1,4 +1,4 @@
-"""What a network of some data may fail by, said before it is trained."""
+"""What may make a network of some data fail, said before it is trained."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ nor its supplement says more, and no code is published. What is read into it her
   layers at once (``scope="global"``).
 
 The paper's tables call their better column "neuron pruning" and the worse one "weight pruning". By what these
-functions give on its data the headings are exchanged: ``prune_weights`` hardly loses accuracy, as in the
+functions give on its data the headings are exchanged: ``prune_weights`` loses little accuracy, as in the
 "neuron" column, and ``prune_neurons(..., of="neurons")`` comes out as the "weight" column.
 
 ``GradualPruning`` (Zhu and Gupta 2017, "To prune, or not to prune") is what is done nowadays: weights go step
@@ -129,7 +129,7 @@ def _removal_order(hidden: list[nn.Linear], scope: str) -> Iterable[tuple[int, i
 
 
 def _largest(magnitudes: dict[str, Tensor], density: float, scope: str) -> dict[str, Tensor]:
-    """Where the largest round(density * n) of a tensor (or of all) are; of equals, the first."""
+    """Where the largest round(density * n) of a tensor (or of all) are; among equals, the first."""
     if scope == "layer":
         return {name: _top(m.flatten(), density, name).view_as(m) for name, m in magnitudes.items()}
     everything = _top(torch.cat([m.flatten() for m in magnitudes.values()]), density, "the network")

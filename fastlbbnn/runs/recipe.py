@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from .._util.typed import wrong_field
@@ -23,7 +23,7 @@ class Stage:
     name: str
     #: Epochs of the whole run, this stage and those before it, after which it ends.
     until_epoch: int
-    #: Adam step size per kind of parameter (``optim.param_groups``); a kind that is missing stays fixed.
+    #: Step size per kind of parameter (``optim.param_groups``); a kind that is missing stays fixed.
     step_sizes: Mapping[str, float]
     #: What stands in for the weights: relaxed gates, hard indicators, or the median model.
     mode: str = WeightMode.RELAXED.value
@@ -57,6 +57,8 @@ class Recipe:
     batch: int = 100
     #: Draws of the weights per step (M in the paper).
     samples: int = 1
+    #: What steps: the name of one of ``inference.optim.UPDATE_RULES``.
+    update_rule: str = "adam"
     #: For the method's ``build``.
     options: Mapping[str, Any] = field(default_factory=dict)
     #: What the dial is asked for: a share of the weights, or a number of them; one of the two.
@@ -173,19 +175,36 @@ class Recipe:
         return tuple(stages)
 
 
-def same_config(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two ``Recipe.to_config()``, from a file or not, are of one recipe.
+def decisive(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a ``Recipe.to_config()``, from a file or not, decides a run.
 
-    Words about a recipe are not part of it: a run may go on when they are put better.
+    Not the words about it: a run may go on when they are put better. Nor what is as it is by default: a run
+    stays what it was when recipes learn to say more.
     """
-    one, other = (
-        {key: value for key, value in json.loads(json.dumps(config)).items() if key != "notes"}
-        for config in (one, other)
-    )
-    return one == other
+    plain = json.loads(json.dumps({key: value for key, value in config.items() if key != "notes"}))
+    if "stages" in plain:
+        plain["stages"] = [_beyond_defaults(stage, Stage) for stage in plain["stages"]]
+    return _beyond_defaults(plain, Recipe)
+
+
+def _beyond_defaults(config: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """``config`` without what is the default of this dataclass."""
+    defaults: dict[str, Any] = {}
+    for known in fields(kind):
+        if known.default_factory is not MISSING:
+            defaults[known.name] = known.default_factory()
+        elif known.default is not MISSING:
+            defaults[known.name] = known.default
+    defaults = json.loads(json.dumps(defaults))
+    return {key: value for key, value in config.items() if key not in defaults or defaults[key] != value}
+
+
+def same_config(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two ``Recipe.to_config()``, from a file or not, are of one recipe."""
+    return decisive(one) == decisive(other)
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of what differs between two ``Recipe.to_config()``."""
-    names = dict.fromkeys((*one, *other))
-    return [name for name in names if not same_config({name: one.get(name)}, {name: other.get(name)})]
+    one, other = decisive(one), decisive(other)
+    return [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]

@@ -65,10 +65,10 @@ class RunConfig(TypedDict):
     #: How many trainings came before this one and learned nothing, and the seed that the latest began with.
     attempt: NotRequired[int]
     start_seed: NotRequired[int]
-    #: Once it is finished: nats per training row above the best constant, and whether that is something.
+    #: Once it is finished: nats per training row above the best constant, and whether that counts as learned.
     gain: NotRequired[float]
     learned: NotRequired[bool]
-    #: Of training, once it is finished: all of it, and the median epoch of the main stage.
+    #: Once training is finished: how long it took, and the median epoch of the main stage.
     seconds: NotRequired[float]
     epoch_seconds: NotRequired[float | None]
 
@@ -103,7 +103,7 @@ class Run:
 
     @property
     def start_seed(self) -> int:
-        """Of the initial values and all noise: the run's seed, unless training had to start again."""
+        """The seed of initial values and noise: the run's, unless training had to start again."""
         return self.config.get("start_seed", self.config["seed"])
 
     @property
@@ -122,11 +122,11 @@ class Run:
 
     @property
     def results(self) -> Results | None:
-        """Of the last evaluation; None without one."""
+        """Results of the last evaluation; None without one."""
         path = self.folder / "results.json"
         if not path.exists():
             return None
-        remedy = "`fastlbbnn evaluate` writes it anew"
+        remedy = "`fastlbbnn evaluate` writes it again"
         found = read_json(path, remedy)
         wrong = wrong_field(found, Results)
         if wrong is None:
@@ -167,7 +167,7 @@ class Run:
         return model.eval()
 
     def _check_size(self, path: Path) -> None:
-        """A weight takes a byte at least: a damaged number must not ask for all the memory there is."""
+        """A weight takes at least a byte: a damaged number must not ask for all the memory there is."""
         sizes = self.config["sizes"]
         weights, length = sum(a * b for a, b in zip(sizes, sizes[1:])), path.stat().st_size
         if weights > length:
@@ -234,7 +234,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 def _history_row(row: Mapping[str, Any], line: int) -> dict[str, Any]:
     if set(row) != set(HISTORY_COLUMNS) or None in row.values():
-        raise ValueError(f"line {line} has another number of values than the header")
+        raise ValueError(f"line {line} has not as many values as the header")
     try:
         numbers = {key: float(row[key]) for key in HISTORY_COLUMNS[2:]}
         return {"stage": row["stage"], "epoch": int(row["epoch"]), **numbers}

@@ -124,7 +124,7 @@ class TrainedModel:
         )
         answers = self.likelihood.mean(outputs)
         if self.preparation.target.is_scaled:
-            # As large as they may be, answers keep the digits of the network.
+            # However large, answers keep the digits of the network.
             answers = self.preparation.in_units(answers.double())
         answers = answers.mean(0) if average else answers
         return answers if is_tensor else answers.numpy()

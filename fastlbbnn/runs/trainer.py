@@ -26,7 +26,7 @@ from ..inference.dial import DensityDial
 from ..inference.dispersion import GaussianDispersion
 from ..inference.elbo import elbo
 from ..inference.likelihoods import Likelihood, as_likelihood, likelihood_of, negative_log_likelihood
-from ..inference.optim import Adam, param_groups
+from ..inference.optim import UPDATE_RULES, BackwardStep, param_groups
 from ..machine.describe import versions
 from ..nn.layer import KINDS, bayesian_layers
 from ..nn.modes import WeightMode
@@ -72,7 +72,7 @@ def train(
         seed: seed of the initial values, the order of the data and all noise.
         density, weights: what the recipe's dial is asked for: the share of the weights to keep, or their
             number.
-        max_loss: instead, as few weights as cost at most this much accuracy (of numbers: growth of the root
+        max_loss: instead, as few weights as cost at most this much accuracy (for numbers: growth of the root
             mean squared error) on a fifth of the training rows, found by ``runs.frontier`` on the others.
         resume: False starts again from nothing.
         evaluate: draws of an evaluation of all networks at the end (``Run.results``); None: none.
@@ -97,7 +97,7 @@ def train(
     goes_on = resume and (folder / "run.json").exists()
     trainer = None
     if goes_on:
-        # Before the lock: a finished run can be in a folder that nobody may write to.
+        # Before the lock: a finished run can be in a folder that is read-only.
         run = load_run(folder)
         _check_same(run, wanted, dataset)
         if run.finished and (evaluate is None or _is_evaluated(run, evaluate)):
@@ -117,7 +117,7 @@ def train(
             _empty(folder)
             write_json(folder / "run.json", wanted)
         if trainer is not None:
-            # Results of the networks that there were when somebody looked at the unfinished run.
+            # Results of an evaluation while the run was unfinished: its networks were others.
             (folder / "results.json").unlink(missing_ok=True)
             run = trainer.train()
             while not run.config["learned"] and run.config.get("attempt", 0) + 1 < recipe.attempts:
@@ -183,7 +183,7 @@ def _next_attempt(wanted: dict[str, Any], run: Run) -> dict[str, Any]:
 
 
 def untrained_likelihood(dataset: Dataset) -> Likelihood:
-    """That of the data; the variance of a Gaussian is learnt."""
+    """The likelihood of the data; the variance of a Gaussian is learnt."""
     if dataset.likelihood == "gaussian":
         return GaussianDispersion(n_values=dataset.n_train * dataset.outputs)
     return as_likelihood(dataset.likelihood)
@@ -197,7 +197,7 @@ def _empty(folder: Path) -> None:
 def _is_evaluated(run: Run, samples: int) -> bool:
     try:
         return run.results is not None and run.results["samples"] == samples
-    except ValueError:  # a damaged file is written anew
+    except ValueError:  # a damaged file is written again
         return False
 
 
@@ -312,7 +312,7 @@ class _Trainer:
             )
         write_history(self.folder / "history.csv", self.history)
 
-    def _epochs(self, index: int, start: int, sizes: list[float], optimizer: Adam, bar: tqdm) -> None:
+    def _epochs(self, index: int, start: int, sizes: list[float], optimizer: BackwardStep, bar: tqdm) -> None:
         """What is left of a stage that began after epoch ``start`` with these step sizes."""
         stage = self.recipe.stages[index]
         while self.epoch < stage.until_epoch and not self._has_found_prior(stage):
@@ -339,11 +339,11 @@ class _Trainer:
 
         Such a stage moves no inclusion probability, so a run that continues within it finds the same one.
         """
-        if stage.mode != WeightMode.MEDIAN.value:
-            return 0.5
+        if stage.mode != WeightMode.MEDIAN.value or self._has_dial():
+            return 0.5  # what a dial holds is the structure, with a path or not
         return self.run.method.median_threshold(self.network)
 
-    def _save(self, index: int, stage_start: int, optimizer: Adam) -> None:
+    def _save(self, index: int, stage_start: int, optimizer: BackwardStep) -> None:
         # The history first: a checkpoint says how many of its rows are its own.
         write_history(self.folder / "history.csv", self.history)
         save_checkpoint(self.checkpoint_path, self.network, optimizer, self.generator, {
@@ -363,8 +363,8 @@ class _Trainer:
             )
         return None
 
-    def _optimizer(self, stage: Stage) -> Adam:
-        """A new Adam for the kinds of parameters that the stage trains; all others are fixed.
+    def _optimizer(self, stage: Stage) -> BackwardStep:
+        """A new one, by the recipe's rule, for the kinds of parameters that the stage trains; all others are fixed.
 
         A dispersion is not among them: its posterior has an exact update (``GaussianDispersion.update``).
         """
@@ -379,7 +379,7 @@ class _Trainer:
         trained = [group for group in groups if group["lr"] > 0.0 and group["params"]]
         if not trained:
             raise ValueError(f"stage {stage.name!r} trains nothing; expected a positive step size")
-        return Adam(trained)
+        return UPDATE_RULES.find(self.recipe.update_rule)(trained)
 
     def _has_found_prior(self, stage: Stage) -> bool:
         """Whether the first layer's prior has settled below the stage's limit."""
@@ -389,7 +389,7 @@ class _Trainer:
         first = next((prior for prior in priors if prior is not None), None)
         return first is not None and first.has_settled(stage.until_psi_below)
 
-    def _train_epoch(self, stage: Stage, optimizer: Adam, kl_weight: float) -> dict[str, float]:
+    def _train_epoch(self, stage: Stage, optimizer: BackwardStep, kl_weight: float) -> dict[str, float]:
         self.network.train()
         n = len(self.x)
         start = time.perf_counter()
@@ -417,7 +417,7 @@ class _Trainer:
         }
 
     def _step(
-        self, stage: Stage, optimizer: Adam, x: Tensor, y: Tensor, kl_weight: float
+        self, stage: Stage, optimizer: BackwardStep, x: Tensor, y: Tensor, kl_weight: float
     ) -> tuple[Tensor, ...]:
         """Log-likelihood and KL of one batch and, for classes, its right answers."""
         share = len(x) / self.dataset.n_train
@@ -466,10 +466,12 @@ class _Trainer:
         return replace(self.run, config=config)
 
     def _gain(self) -> float:
-        """Of the main stage's network; those of later stages are copies of it that were trained on."""
-        has_dial = any(stage.dial_until is not None for stage in self.recipe.stages)
-        mode = WeightMode.MEDIAN_MEAN if has_dial else WeightMode.MEAN
+        """The main stage's network counts: those of later stages are copies of it that were trained on."""
+        mode = WeightMode.MEDIAN_MEAN if self._has_dial() else WeightMode.MEAN
         return gain_over_constant(self.run.model(), self.dataset, mode)
+
+    def _has_dial(self) -> bool:
+        return any(stage.dial_until is not None for stage in self.recipe.stages)
 
     def _main_stage(self) -> str:
         return next(s.name for s in self.recipe.stages if s.saves == "trained")

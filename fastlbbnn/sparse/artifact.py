@@ -84,15 +84,8 @@ def write_artifact(
     metadata = {
         "format": FORMAT, "version": VERSION, "config": json.dumps(config), **description.to_metadata()
     }
-    path = Path(path)
-    try:
-        with replace_file(path) as temporary:
-            _safetensors.write(temporary, tensors, metadata)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise type(error)(error.errno, f"the network was not saved: {reason}", str(path)) from None
+    with replace_file(Path(path)) as temporary:
+        _safetensors.write(temporary, tensors, metadata)
 
 
 def _index(a: NDArray[Any]) -> _safetensors.Tensor:

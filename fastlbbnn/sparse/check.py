@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .formats import FORMATS
 from .network import SparseLayer, SparseNetwork
 
-#: Units and weights a layer may have: indices and offsets in C++ are 32 bits wide.
+#: The most units and weights that a layer may have: indices and offsets in C++ are 32 bits wide.
 LIMIT = 2**31 - 1
 
 

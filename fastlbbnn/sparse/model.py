@@ -1,4 +1,4 @@
-"""A selected network to predict with: of numpy alone, and of torch where it is given tensors."""
+"""A selected network to predict with: by numpy alone, and with tensors where it is given tensors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class SparseModel:
     # --- copies --------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """Arrays and descriptions; what was compiled, planned or timed is made anew."""
+        """Arrays and descriptions; what was compiled, planned or timed is made again."""
         return {
             "network": self.network, "description": self.description, "threads": self.threads,
             "formats": self._formats, "device": self._device_options,
@@ -104,7 +104,7 @@ class SparseModel:
 
     @property
     def likelihood(self) -> Mapping[str, Any] | None:
-        """Its configuration, ``{"name": ...}``; None where nobody said."""
+        """Its configuration, ``{"name": ...}``; None where none was stated."""
         return self.description.likelihood
 
     @property
@@ -217,7 +217,7 @@ class SparseModel:
         return found
 
     def _usual_engine(self) -> CpuEngine:
-        """That of tensors where torch is there."""
+        """The engine of tensors where torch is there, else that of numpy arrays."""
         return self._engine(torch_arrays() if "torch" in sys.modules else NUMPY)
 
     def plan(self, batch: int, *, samples: int = 1) -> Plan:
@@ -268,7 +268,7 @@ class SparseModel:
         preparation = self.description.preparation
         if preparation is None or not preparation.target.is_scaled:
             return outputs
-        # As large as they may be, answers keep the digits of the network.
+        # However large, answers keep the digits of the network.
         return preparation.in_units(outputs.double() if is_tensor(outputs) else outputs.astype(np.float64))
 
     # --- sampled predictions -------------------------------------------------------------------
@@ -325,7 +325,7 @@ class SparseModel:
         generator: torch.Generator | None = None,
         seed: int | None = None,
     ) -> Any:
-        """Means of the response, of classes their probabilities; numbers in the units of the data.
+        """Means of the response, for classes their probabilities; numbers in the units of the data.
 
         As ``fastlbbnn.predict`` in mode "median" with ``samples``, else in mode "median-mean".
 
@@ -370,7 +370,7 @@ class PosteriorDraws:
         self._drawn: dict[str, Drawn] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Weights are a function of their seeds, and drawn anew."""
+        """Weights are a function of their seeds, and drawn again."""
         return {"model": self.model, "samples": self.samples, "seeds": self.seeds}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

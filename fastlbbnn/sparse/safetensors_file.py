@@ -1,7 +1,7 @@
 """The safetensors container, as far as selected networks need it, with numpy alone.
 
 A file is the length of a JSON header (8 bytes), the header, and the tensors' bytes one after another.
-Its metadata hold a checksum: the sha256 of the whole file with zeros in the place of the checksum itself.
+Its metadata hold a checksum: the sha256 of the whole file with zeros instead of the checksum itself.
 The reader looks at lengths first: nothing is allocated that the file does not hold.
 """
 
@@ -177,7 +177,7 @@ class Reader:
         return self.array(name).astype(np.int32)
 
     def all_read(self) -> None:
-        """Raise for tensors that nobody asked for."""
+        """Raise for tensors that were not asked for."""
         if self._unread:
             raise ValueError(f"it holds the unknown tensor {min(self._unread)!r}")
 

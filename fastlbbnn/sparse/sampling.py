@@ -39,7 +39,7 @@ def sample_layers(
         if network.constants:
             fixed = network.constants[i]
             weights, raw = draw(i, True, seed, sample)
-            # Of units that take no input: raw = W constant + b, for live rows and then constant ones.
+            # For units that take no input: raw = W constant + b, for live rows and then constant ones.
             terms = weights * constant[fixed.columns]
             sums = np.bincount(fixed.row_of, weights=terms, minlength=fixed.rows)
             raw = (raw + sums).astype(np.float32)

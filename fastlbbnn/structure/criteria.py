@@ -143,7 +143,7 @@ def best_threshold(
     batch_size: int = 1000,
     generator: torch.Generator | None = None,
 ) -> ThresholdChoice:
-    """The threshold of the grid whose selected model has the best criterion; of equals the sparsest.
+    """The threshold of the grid whose selected model has the best criterion; among equals, the sparsest.
 
     Thresholds that leave no path from an input to an output are not candidates; ValueError if that is all
     of them. All candidates see the same noise. Arguments: ``criterion_of``.
@@ -190,7 +190,7 @@ def most_probable_model(
 
     With random logits, q(gamma) = E prod sigmoid(s omega) over omega ~ N(xi, Sigma), s = 2 gamma - 1, and its
     maximum can differ from the median model. It is searched for from the median model, by changes of
-    indicators that make gamma more probable (``laplace.most_probable_signs``), so it is at least as
+    indicators that make gamma more probable (``most_probable.most_probable_signs``), so it is at least as
     probable as that, and a local maximum; both to the accuracy of Laplace's approximation to q. ``starts``
     more searches, from the signs of draws of omega, find better maxima where logits depend strongly. Rows
     that are independent are searched apart. A row of K inputs takes some 10 K^3 operations, so that layers

@@ -41,7 +41,7 @@ def density(
         count = layer.weight_count()
         total += count
         if drawn and samples > 1:
-            # log1p and expm1: of many weights with tiny probabilities none is lost.
+            # log1p and expm1: no weight is lost among many with tiny probabilities.
             absent = torch.log1p(-inclusion_of_weights(layer).double()) * samples
             kept += count * -torch.expm1(absent).mean().item()
         else:

@@ -14,9 +14,9 @@ BINS = 50
 
 @dataclass(frozen=True)
 class InclusionCounts:
-    """Of one layer's weights."""
+    """The histogram of one layer's inclusion probabilities."""
 
-    #: Weights a bin; a probability of 1 is in the last.
+    #: Weights per bin; a probability of 1 is in the last.
     counts: Sequence[int]
     mean: float
     #: Weights with a probability above 0.5: those of the median probability model.

@@ -64,7 +64,7 @@ def connecting_threshold(model: nn.Module, threshold: float = 0.5) -> float:
 def resolve_threshold(
     model: nn.Module, threshold: float = 0.5, *, warn: bool = True, stacklevel: int = 2
 ) -> float:
-    """``threshold``, or the closest one below it at which the selected model is no constant.
+    """``threshold``, or the closest one below it at which the selected model is not a constant.
 
     Give the result to ``predict``, ``density`` and ``select``. A UserWarning says when it differs from what
     was asked for (``warn=False``: silently), and where nothing helps, when ``threshold`` is returned.

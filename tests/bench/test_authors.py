@@ -289,7 +289,7 @@ def test_the_comparison_marks_what_lies_in_the_published_range(authors, tmp_path
     assert "| 1.000 | 0.985 + |" in text
     assert "| 0.900 (0.900, 0.900) - |  |  | 0.307 | 0.350 - |" in text
     assert "| 0.4100 (0.4100, 0.4100) - |" in text
-    assert "| LBBNN-GP-MF | 0.70 | 20.0 |" in text  # 35 steps an epoch
+    assert "| LBBNN-GP-MF | 0.70 | 20.0 |" in text  # 35 steps per epoch
 
     page = tmp_path / "page.md"
     page.write_text(f"before\n{compare.BEGIN}\nold\n{compare.END}\nafter\n")

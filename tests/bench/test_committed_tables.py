@@ -12,7 +12,7 @@ from fastlbbnn.paper.tables import read_rows
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
-#: As bench/paper/README.md calls them: runs a method, recipes.
+#: As bench/paper/README.md calls them: runs per method, recipes.
 CALLS = {
     "phoneme": (10, ("paper", "gentle", "early", "ours")),
     "mnist": (3, ("paper", "early", "ours")),
@@ -30,7 +30,7 @@ def test_the_tables_are_those_of_the_runs(name, tmp_path):
     assert made and not list(tmp_path.rglob("*.png"))
     # Versions apart, which stand in the line above the first heading.
     shown, committed = (path.read_text().partition("\n## ")[2] for path in (page, RESULTS / page.name))
-    assert shown == committed, f"{page.name} is not of the results: make it anew"
+    assert shown == committed, f"{page.name} does not show the results: make it again"
 
 
 def test_results_stay_small_tidy_tables():

@@ -12,12 +12,13 @@ from support.command_line import call, tiny
 
 #: Calls the command and prints how often each file below a folder was opened for reading.
 _COUNTING = """
-import collections, json, sys
+import collections, json, os, sys
 folder, opened = sys.argv[1], collections.Counter()
 
 def count(event, arguments):
     if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(folder):
-        if arguments[1] is None or "r" in str(arguments[1]):
+        writes = os.O_WRONLY | os.O_RDWR
+        if (not arguments[2] & writes) if arguments[1] is None else "r" in str(arguments[1]):
             opened[arguments[0][len(folder) + 1:]] += 1
 
 import safetensors.torch, fastlbbnn.runs.checkpoint as checkpoint

@@ -296,7 +296,7 @@ def test_a_criterion_chooses_among_thresholds(run):
     best = min(found["tried"], key=lambda row: (row["criterion"], -row["threshold"]))
     assert found["threshold"] == best["threshold"] and len(found["tried"]) > 3
     assert "effective parameters" in call("select", run, "--criterion", "dic", "--samples", 5).stdout
-    # Of independent indicators the most probable structure is the median model.
+    # With independent indicators the most probable structure is the median model.
     median, probable = (
         call_json("select", run, "--criterion", c)["active"] for c in ("median", "most-probable")
     )

@@ -60,7 +60,7 @@ def test_what_breaks_the_contract_is_named():
         return Dataset("restless", x[:10], x[:10, 0], x[10:], x[10:, 0], "gaussian")
 
     try:
-        with pytest.raises(AssertionError, match="restless: x_train is another when it is loaded again"):
+        with pytest.raises(AssertionError, match="restless: x_train differs when it is loaded again"):
             check_dataset("restless")
     finally:
         DATASETS.remove("restless")

@@ -191,7 +191,7 @@ def test_blocks_that_are_not_square(runner, tmp_path):
 
 @pytest.mark.parametrize("block", [8, 16, 32])
 def test_block_rows_of_every_length(runner, tmp_path, block):
-    """One to twelve blocks a row: fewer stages than the pipeline is deep, and more; empty rows."""
+    """One to twelve blocks per row: fewer stages than the pipeline is deep, and more; empty rows."""
     cases = [
         block_case(2 * block, n * block, 16, block=block, density=1.0, empty_rows=(n % 3,), seed=n)
         for n in range(1, 13)

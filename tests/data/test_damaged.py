@@ -191,7 +191,7 @@ def test_missing_phoneme_says_where_to_get_it(tmp_path):
     [
         (lambda line: line.replace("0,train,1031", "0,train,4509"), "a row twice or outside"),
         (lambda line: line.replace("0,train,1031", "0,train,3567"), "a row twice or outside"),
-        (lambda line: line.replace("0,train,1031", "7,train,1031"), "has not the positions 0 to 3499"),
+        (lambda line: line.replace("0,train,1031", "7,train,1031"), "does not have the positions 0 to 3499"),
         (lambda line: line.replace("row0", "row"), "has no column 'row0'"),
     ],
 )

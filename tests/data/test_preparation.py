@@ -63,7 +63,7 @@ def test_rows_come_in_many_forms(rows):
         ({**COLUMNS, "age": [40.0, "old"]}, "column 'age' holds 'old'; expected numbers"),
         ({**COLUMNS, "kind": ["a", "d"]}, "row 1, column 'kind': 'd' was not there in training; .*'a', 'b', 'c'"),
         ({**COLUMNS, "dose": [1.0]}, r"columns of \[1, 2\] rows; expected one length"),
-        ({**COLUMNS, "dose": [[1.0], [2.0]]}, "column 'dose' is .*; expected one value a row"),
+        ({**COLUMNS, "dose": [[1.0], [2.0]]}, "column 'dose' is .*; expected one value per row"),
         ({**COLUMNS, "dose": [1e300, 1.0]}, r"column 'dose': 1e\+300 is too large for float32"),
         ([{"age": 1}, {"dose": 1}], "row 1 has other columns than row 0"),
         (np.zeros((2, 4)), r"rows are \[2, 4\]; expected \[n, 3\], the columns 'age', 'kind', 'dose'"),
@@ -81,7 +81,7 @@ def test_rows_known_by_their_places_take_no_names():
     plain = Preparation.as_is(3, class_names="ab")
     np.testing.assert_array_equal(plain.inputs([[1, 2, 3]]), [[1, 2, 3]])
     np.testing.assert_array_equal(plain.inputs(np.ones((2, 3, 1), np.uint8)), np.ones((2, 3)))
-    with pytest.raises(data.DataError, match="knows its 3 inputs by their places"):
+    with pytest.raises(data.DataError, match="knows its 3 inputs by position"):
         plain.inputs({"a": [1]})
     assert list(plain.columns) == [Column()] * 3 and plain.columns[1:] == [Column()] * 2
     assert plain.mean.tolist() == [0.0] * 3

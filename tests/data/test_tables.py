@@ -196,7 +196,7 @@ def test_files_without_a_header(csv):
         ("a,b,c\n1,red,0\n2,blue,1\n", {}, "line 2, column 'b': 'red'; expected a finite number"),
         ("a,b\n1,0\n-inf,1\n", {}, "line 3, column 'a': '-inf'; expected a finite number"),
         ("a,b\n1,0\n2,1x\n", {}, "line 3, column 'b': '1x' among numbers"),
-        ("a,b\n1,u\n2,v\n3,w\n", {}, "'b' has another text in each row; .*with target="),
+        ("a,b\n1,u\n2,v\n3,w\n", {}, "'b' has a different text in each row; .*with target="),
         ("a,a\n1,0\n", {}, "two columns called 'a'"),
         ("a,b\n1,0\n2,1\n", {"target": "c"}, "no column 'c'; expected one of: a, b"),
         ("a,b\n1,0\n2,1\n", {"ignore": ["d"]}, "no column 'd'"),

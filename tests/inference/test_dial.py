@@ -94,7 +94,7 @@ def test_the_expected_density_follows_the_path(family):
     for t in range(1, 50):
         dial.step()
         alpha = torch.cat([m.inclusion_probabilities().flatten() for m in model if hasattr(m, "inclusion")])
-        # Of dependent indicators the dial knows the probabilities by MacKay's approximation.
+        # The dial knows the probabilities of dependent indicators by MacKay's approximation.
         tolerance = 1e-3 if family == "mean-field" else 0.05
         assert alpha.mean().item() == pytest.approx(dial.path(t), rel=tolerance)
     assert dial.path(0) == pytest.approx(0.5)
@@ -113,7 +113,7 @@ def test_a_correction_moves_all_log_odds_and_the_prior_alike():
 
 
 def test_a_correction_is_the_nearest_posterior_with_so_many_weights():
-    """Of all independent indicators with the path's sum, those shifted alike have the least KL divergence."""
+    """Among all independent indicators with the path's sum, those shifted alike have the least KL divergence."""
     model = _model((6, 5))
     model[0].inclusion.omega.data.normal_(generator=torch.Generator().manual_seed(3))
     q = torch.sigmoid(_logits(model).double())

@@ -138,7 +138,7 @@ def test_the_predictive_density_is_accurate_for_a_certain_variance():
 
 
 def test_at_its_best_the_bound_is_the_exact_evidence():
-    """Of given means the posterior of phi is an inverse gamma, which q can be."""
+    """Given the means, the posterior of phi is an inverse gamma, which q can be."""
     g = torch.Generator().manual_seed(0)
     f = torch.randn(30, 1, dtype=torch.float64, generator=g)
     y = f + 0.4 * torch.randn(30, 1, dtype=torch.float64, generator=g)

@@ -118,7 +118,7 @@ def test_a_variance_for_each_draw():
         (lambda: as_likelihood(lambda o, y: o), TypeError, "says nothing about responses"),
         (lambda: Gaussian(0.0), ValueError, "expected a positive number"),
         (lambda: Gaussian(torch.tensor([1.0, -1.0])), ValueError, "expected a positive number"),
-        # Square outputs, one target a row: not to be broadcast in silence.
+        # Square outputs, one target per row: not to be broadcast in silence.
         (lambda: Gaussian().log_prob(torch.ones(3, 3), torch.ones(3)), ValueError, r"target \[3\]"),
         (lambda: Poisson().log_prob(torch.ones(2, 4, 1), torch.ones(2, 4)), ValueError, r"target \[2, 4\]"),
         (lambda: Categorical().log_prob(torch.ones(4, 2), torch.ones(2)), ValueError, "class indices"),

@@ -47,7 +47,7 @@ def assert_same_parameters(got: nn.Module, expected: nn.Module, steps: int) -> N
     A step moves a parameter by at most about its step size (0.03), so rounding the update (a few EPS32
     of it, plus one of the parameter) over ``steps`` steps gives steps * (4 * 0.03 + |p|) * EPS32. The
     gradients' own rounding is divided by their root mean square, and where that is tiny the quotient
-    is ill-conditioned: 1e-5 of a step size a step covers gradients 100 times EPS32 off.
+    is ill-conditioned: 1e-5 of a step size per step covers gradients 100 times EPS32 off.
     """
     for (name, a), (_, b) in zip(got.named_parameters(), expected.named_parameters()):
         tolerance = steps * (0.03 * 1e-4 + (0.12 + b.abs().max().item()) * EPS32)

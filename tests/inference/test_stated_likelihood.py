@@ -320,7 +320,7 @@ def test_a_negative_count_where_values_are_not_looked_at_is_no_number():
     assert Poisson().log_prob(torch.zeros(2, 1), torch.tensor([-3.5, 1.0])).isnan().tolist() == [True, False]
 
 
-# --- a noise that nobody trains ---------------------------------------------------------------------
+# --- a noise that is not trained ---------------------------------------------------------------------
 
 
 def train(model, optimizer, steps, **kwargs) -> None:
@@ -383,7 +383,7 @@ def test_labels_are_not_classes():
 
 
 def test_logits_are_not_probabilities():
-    with pytest.raises(ValueError, match="of logits the softmax"):
+    with pytest.raises(ValueError, match="for logits, the softmax"):
         fastlbbnn.decide(torch.tensor([[2.0, -1.0, 0.5]]))
     with pytest.raises(ValueError, match=r"p is between -1\.5 and 2; expected probabilities"):
         fastlbbnn.decide(torch.tensor([[2.0], [-1.5]]))

@@ -97,7 +97,7 @@ def test_a_large_batch(results):
 
 
 def test_sums(results):
-    """H, A_w, T and S of the last tile: T = 2 log tau = 2 rho a weight, and all weights are in."""
+    """H, A_w, T and S of the last tile: T = 2 log tau = 2 rho per weight, and all weights are in."""
     H, A, T, S = results["sums"]["partials"].double().numpy()
     count = TAIL * SHORT
     assert abs(H) < count * 1e-30 and A == count  # each below 80 exp(-80)

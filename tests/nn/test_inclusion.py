@@ -234,7 +234,7 @@ def test_the_kl_of_the_logits_has_the_gradients_of_its_formula(name, rows, cols)
 
 
 def test_kl_draws_and_averages_to_the_expected_kl(name):
-    """Of one layer, over draws of omega; and above the KL at the mean probabilities (Jensen)."""
+    """The KL of one layer, over draws of omega; and it is above the KL at the mean probabilities (Jensen)."""
     layer = LBBNNLinear(COLS, ROWS, dtype=torch.float64, inclusion=RANDOM[name])
     perturb(layer.inclusion)
     torch.manual_seed(0)

@@ -52,9 +52,10 @@ def test_structure_and_state_are_those_of_a_sequential():
 
 
 @pytest.mark.parametrize("layer", [LBBNNLinear, GaussianLinear])
+@pytest.mark.parametrize("estimator", ["concrete", "local"])
 @pytest.mark.parametrize("mode", list(WeightMode))
-def test_every_mode_draws_what_a_sequential_draws(layer, mode, fused_calls):
-    mlp, sequential = pair(layer=layer, estimator="concrete")
+def test_every_mode_draws_what_a_sequential_draws(layer, estimator, mode, fused_calls):
+    mlp, sequential = pair(layer=layer, estimator=estimator)
     x = torch.randn(6, SIZES[0])
     results = []
     for model in (mlp, sequential):
@@ -118,7 +119,9 @@ def test_the_objective_is_that_of_a_sequential():
 
 def test_what_cannot_be_fused_goes_layer_by_layer(fused_calls):
     x = torch.randn(6, SIZES[0])
-    MLP(*SIZES, estimator="local")(x)
+    mixed = MLP(*SIZES, estimator="concrete")
+    mixed[2].estimator = "local"
+    mixed(x)
     watched, seen = MLP(*SIZES, estimator="concrete"), []
     watched[1].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     watched(x)
@@ -132,7 +135,42 @@ def test_what_cannot_be_fused_goes_layer_by_layer(fused_calls):
     assert seen == [(6, SIZES[1])]
     assert not fused_calls
     MLP(*SIZES, estimator="concrete")(x)
-    assert len(fused_calls) == 1
+    MLP(*SIZES, estimator="local")(x)
+    assert len(fused_calls) == 2
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("mode", [None, "median", "sampled"])
+@pytest.mark.parametrize("how", [{}, {"inclusion": "mvn"}, {"bias": False}], ids=str)
+def test_local_reparametrisation_is_that_of_a_sequential_to_the_bit(how, mode, samples):
+    """The operators are the same, with one node of the graph around them."""
+    models = pair(estimator="local", **how)
+    x, y = torch.randn(7, SIZES[0]), torch.randint(SIZES[-1], (7,))
+    found = []
+    for model in models:
+        torch.manual_seed(3)
+        bound = fastlbbnn.elbo(model, x, y, n_data=90, likelihood="categorical", samples=samples, mode=mode)
+        bound.loss.backward()
+        grads = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
+        optimizer = fastlbbnn.Adam(fastlbbnn.param_groups(model, weights=1e-2))
+        for _ in range(3):
+            loss = fastlbbnn.elbo(model, x, y, n_data=90, likelihood="categorical", samples=samples, mode=mode)
+            optimizer.backward_step(loss)
+        found.append([bound.loss, bound.output, *grads, *model.parameters()])
+    if samples > 1 and "inclusion" in how:
+        # Each draw has logits of its own, whose gradients are added in another order.
+        for a, b in zip(*found):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    else:
+        assert all(torch.equal(a, b) for a, b in zip(*found))
+
+
+def test_a_second_derivative_of_local_reparametrisation_is_refused():
+    mlp, _ = pair(estimator="local")
+    x = torch.randn(6, SIZES[0], requires_grad=True)
+    (gradient,) = torch.autograd.grad(mlp(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="local_mlp was differentiated twice"):
+        gradient.sum().backward()
 
 
 def test_bad_arguments():

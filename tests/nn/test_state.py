@@ -62,7 +62,7 @@ def test_another_kind_of_prior_is_refused():
     "saved,other,message",
     [
         ({"temperature": 0.1}, {}, "temperature=0.1, and .* temperature=0.5"),
-        ({"estimator": "local"}, {}, "estimator='local'.* build the layer with estimator='local'"),
+        ({"estimator": "concrete"}, {}, "estimator='concrete'.* build the layer with estimator='concrete'"),
         ({"block": (1, 2)}, {"block": (1, 3)}, r"block=\[1, 2\]"),
     ],
 )

@@ -61,7 +61,7 @@ def test_gated_linear_at_the_papers_temperature(batch, rows, cols):
 
     d omega holds dw w (1-g)/delta. g in float32 is off by EPS32, and its argument (omega - logit u)/delta
     by 2 EPS32 relative, which moves g by at most z g (1-g) 2 EPS32 < EPS32: together 2 EPS32 |dw w| / delta
-    an element, in the fused and in the plain computation.
+    per element, in the fused and in the plain computation.
     """
     delta, x = 0.001, make_x(batch, cols)
     parameters = make_parameters(rows, cols)

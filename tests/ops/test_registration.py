@@ -53,6 +53,52 @@ def test_opcheck_local_linear_and_kl_sums():
     opcheck(OPS.vecmath.default, (torch.randn(7), 3))
 
 
+def laid_out(t: torch.Tensor, how: str) -> torch.Tensor:
+    """The numbers of ``t`` (of its first row, where it is expanded), in memory that is not row-major."""
+    if how == "transposed" and t.dim() > 1:
+        return t.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if how == "expanded" and t.dim() > 1:
+        return t[:1].expand(t.shape)
+    if how == "sliced":
+        return torch.stack((t, t), -1)[..., 0]
+    return t
+
+
+@pytest.mark.usefixtures("cpp")
+@pytest.mark.parametrize("how", ["transposed", "expanded", "sliced"])
+def test_fakes_have_the_strides_of_what_is_computed(how):
+    """For whatever layout goes in: inductor takes the fake's word for it."""
+    p = [laid_out(t, how) for t in detached(6, 10)]
+    x = laid_out(torch.randn(4, 10), how)
+    y, _, saved = OPS.gated_linear_fwd(x, *p, SEED, 2, 1, 1, 0.5, False, True)
+    _, _, moments, half_ratio = OPS.local_linear_fwd(x, *p, SEED, 2)
+    upstream = (laid_out(torch.randn_like(y), how), torch.randn(5))
+    opcheck(OPS.gated_linear_fwd.default, (x, *p, SEED, 2, 1, 1, 0.5, False, True))
+    opcheck(OPS.gated_linear_bwd.default, (*upstream, x, *p, saved, SEED, 2, 1, 1, 0.5, False, True))
+    opcheck(OPS.local_linear_fwd.default, (x, *p, SEED, 2))
+    opcheck(OPS.local_linear_bwd.default, (*upstream, x, *p, moments, half_ratio, 2, True))
+    opcheck(OPS.gated_mlp_fwd.default, (x, p, SEED.view(1), 2, [1, 1], [0.5], False, True))
+    opcheck(OPS.kl_sums_fwd.default, (*p, 1, 1))
+    opcheck(OPS.kl_sums_bwd.default, (torch.randn(5), *p, 1, 1))
+
+
+@pytest.mark.usefixtures("cpp")
+@pytest.mark.parametrize("which", range(6))
+def test_a_tensor_on_meta_beside_others_is_refused(which):
+    """The fake would answer, with memory that nobody wrote to."""
+    given = [torch.randn(4, 10), *detached(6, 10)]
+    given[which] = given[which].to("meta")
+    for call in (
+        lambda x, *p: OPS.gated_linear_fwd(x, *p, SEED, 1, 1, 1, 0.5, False, True),
+        lambda x, *p: OPS.local_linear_fwd(x, *p, SEED, 1),
+        lambda x, *p: OPS.gated_mlp_fwd(x, list(p), SEED.view(1), 1, [1, 1], [0.5], False, True),
+    ):
+        with pytest.raises(RuntimeError, match="was given tensors on meta and on cpu; expected one device"):
+            call(*given)
+    on_meta = [t.to("meta") for t in given]
+    assert OPS.local_linear_fwd(*on_meta, SEED.to("meta"), 1)[0].is_meta
+
+
 def adam_arguments(parameters):
     state = [torch.empty(0) if p is None else torch.zeros_like(p) for p in parameters]
     return state, [s.clone() for s in state], [1e-3, 0.9, 0.999, 1e-8, 1.0] * 5

@@ -26,7 +26,7 @@ from fastlbbnn.runs import RECIPES, load_run, trainer
 from fastlbbnn.runs.checkpoint import CheckpointClock
 
 METHODS = ("LBBNN-GP-MF", "BNN-GP-MF", "FNN")
-#: Of the main stage; each post-training adds one.
+#: Epochs of the main stage; each post-training adds one.
 EPOCHS = 6
 PAPER_FNN = RECIPES["FNN/paper"]
 LEARNED = ("trained.safetensors", "post-trained.safetensors", "post-median.safetensors", "results.json")
@@ -34,7 +34,7 @@ LEARNED = ("trained.safetensors", "post-trained.safetensors", "post-median.safet
 
 @pytest.fixture(scope="module")
 def recipes():
-    """Tiny networks, hardly trained, in the place of the paper's."""
+    """Tiny networks, barely trained, instead of the paper's."""
     with pytest.MonkeyPatch.context() as patch:
         for method in (*METHODS, "LBBNN-GP-MVN"):
             for name in ("paper", "ours") if method == "LBBNN-GP-MF" else ("paper",):
@@ -323,7 +323,7 @@ def test_correlations_show_dependent_indicators(recipes, data, tmp_path):
     for name, layer in (("free", free), ("tied", tied)):
         matrix = indicator_correlations(layer, 1000, seed=1)
         off[name] = matrix[0, 1:12]
-    # Of independent indicators, a correlation has a standard deviation of 1000^-1/2 = 0.032: six of them.
+    # Between independent indicators, a correlation has a standard deviation of 1000^-1/2 = 0.032: six of them.
     assert abs(off["free"]).max() < 6 * 1000**-0.5 < abs(off["tied"]).min()
     what = experiment(data, "correlations", methods=("LBBNN-GP-MF", "LBBNN-GP-MVN"))
     _, table, of_logits, figure, heatmap = reproduce(what, settings(tmp_path, epochs=1))
@@ -465,7 +465,7 @@ def test_a_wrong_call_exits_with_2(arguments, message, tmp_path):
 
 def test_the_command(recipes, data, tmp_path, monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, "phoneme", experiment(data, "inclusion"))
-    # It would take its three seconds a run.
+    # It would take its three seconds per run.
     monkeypatch.setattr("fastlbbnn.paper.running.measure", lambda *_: {"ratio": 1.0})
     arguments = ["reproduce", "phoneme", "--runs", "1", "--methods", "LBBNN-GP-MF,FNN", "--epochs", "1"]
     result = CliRunner().invoke(

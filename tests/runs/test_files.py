@@ -249,7 +249,8 @@ def mutate(content: bytes, random_: random.Random) -> bytes:
                 found[where.start() : where.end()] = new
         else:
             del found[at:]
-    return bytes(found)
+    # A number may have been put in the place of itself, and nothing cut off at the end.
+    return bytes(found) if found != content else mutate(content, random_)
 
 
 def read_all(folder: Path) -> None:

@@ -173,7 +173,7 @@ def test_regression_learns_its_noise(method, tmp_path):
 
 
 def test_the_shipped_recipe_learns_a_small_noise(tmp_path):
-    """240 rows: a hundred steps an epoch more or less must not decide how large the noise is."""
+    """240 rows: a hundred steps per epoch more or less must not decide how large the noise is."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(300, 2, generator=generator)
     y = 0.5 * x[:, :1] + 0.02 * torch.randn(300, 1, generator=generator)

@@ -346,7 +346,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     )
     found = subprocess.run([sys.executable, "-c", code, tmp_path / "small"], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-    assert found.stdout.count("\n") == 1 and "the network was not saved: File too large" in found.stdout
+    assert found.stdout.count("\n") == 1 and "small was not written: file too large; make room" in found.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["small"]
     assert (tmp_path / "small").read_bytes() == before
 

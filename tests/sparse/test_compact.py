@@ -19,7 +19,7 @@ from fastlbbnn.sparse.engines import native as _library
 BATCHES = (1, 2, 7, 8, 9, 16, 17, 41, 100)
 
 NETWORKS = {
-    "one indicator a weight": lambda: trained(50, 41, 33, 7),
+    "one indicator per weight": lambda: trained(50, 41, 33, 7),
     "one layer": lambda: trained(40, 9, density=0.1),
     "wide": lambda: trained(784, 100, 20, 10, density=0.08),
     "very sparse": lambda: trained(60, 50, 40, 30, 5, density=0.04, seed=3),
@@ -79,7 +79,7 @@ def test_a_weight_at_the_threshold_is_out():
 
 
 def connected(*masks: list[list[int]]) -> MLP:
-    """A network with exactly these connections, [outputs][inputs] a layer."""
+    """A network with exactly these connections, [outputs][inputs] per layer."""
     grids = [torch.tensor(mask, dtype=torch.bool) for mask in masks]
     sizes = [grids[0].shape[1], *(g.shape[0] for g in grids)]
     model = trained(*sizes)

@@ -132,7 +132,7 @@ def test_the_best_threshold_keeps_what_predicts_and_drops_the_rest(criterion):
     assert values[0.2] == values[0.3] == min(values.values()) < values[0.5]
     densities = {row.threshold: row.density for row in choice.rows}
     assert densities[0.1] == 1.0 and densities[0.3] == pytest.approx(2 / 6)
-    # At 0.95 nothing is left, which is no candidate.
+    # At 0.95 nothing is left, which is not a candidate.
     assert max(values) == 0.8
 
 

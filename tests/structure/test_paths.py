@@ -27,7 +27,7 @@ def random_network(seed: int, *sizes: int, shift: float = 0.0, **kwargs) -> MLP:
 
 
 def with_probabilities(*grids: list[list[float]]) -> MLP:
-    """A network with these inclusion probabilities, [outputs][inputs] a layer."""
+    """A network with these inclusion probabilities, [outputs][inputs] per layer."""
     grids = [torch.tensor(g, dtype=torch.float64) for g in grids]
     model = MLP(grids[0].shape[1], *(g.shape[0] for g in grids), dtype=torch.float64)
     for layer, grid in zip(layers_of(model), grids):

@@ -41,7 +41,7 @@ def make(name: str, rows: int = ROWS, cols: int = COLS, dtype=torch.float64, **k
 
 
 def joint_covariance(family: RandomLogits) -> Tensor:
-    """Of all logits of the layer, row by row, [rows*cols, rows*cols]."""
+    """The covariance of all logits of the layer, row by row, [rows*cols, rows*cols]."""
     sigma = family.covariance().detach()
     size = family.rows * family.cols
     if sigma.shape == (size, size):

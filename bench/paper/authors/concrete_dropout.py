@@ -82,7 +82,7 @@ class AuthorsConcreteDropout(nn.Module):
         return {("SIM", "SIM"): drawn, ("ALL", "MEA"): self(x)[None]}
 
     def densities(self) -> dict[tuple[str, int], float]:
-        """Of one draw: the share of weights whose output is kept, sum n (1 - p) / sum n."""
+        """The share of weights whose output one draw keeps, sum n (1 - p) / sum n."""
         weights = [layer.linear.weight.numel() for layer in self.layers]
         kept = [n * (1.0 - float(layer.p_logit.detach().sigmoid())) for n, layer in zip(weights, self.layers)]
         return {("SIM", 1): sum(kept) / sum(weights), ("SIM", SAMPLES): 1.0, ("ALL", 1): 1.0}

@@ -36,7 +36,7 @@ class MeanFieldInclusion(nn.Module):
 
 
 class StaleMVNInclusion(nn.Module):
-    """alpha = Phi(lambda), lambda ~ N(xi, I), drawn anew at every call.
+    """alpha = Phi(lambda), lambda ~ N(xi, I), drawn again at every call.
 
     The scripts declare a covariance over a row's inputs and train it, but take its Cholesky factor once, at
     the identity. What they train is thus never used, and is left out here.
@@ -54,7 +54,7 @@ class StaleMVNInclusion(nn.Module):
 
 
 class RankOneInclusion(nn.Module):
-    """alpha = Phi(lambda), lambda ~ N(xi, diag(d) + f f^T) for each row: rank 1 a row, nothing shared."""
+    """alpha = Phi(lambda), lambda ~ N(xi, diag(d) + f f^T) for each row: rank 1 per row, nothing shared."""
 
     hyperprior_start = (1.0, 3.1)
     pretrain_step, train_step = 1e-2, 1e-4

@@ -27,7 +27,7 @@ def run(
     ``compiled``: torch.compile takes the loss as a whole, for networks that say ``compiles_whole`` (of LBBNN
     gated_draw compiles the passes over the weights). Noise stays torch's own.
 
-    ``epoch_seconds`` is CPU time, of one thread if torch has one: what other programs do hardly counts.
+    ``epoch_seconds`` is CPU time, of one thread if torch has one: what other programs do counts little.
     """
     torch.manual_seed(seed)
     network = METHODS[method](problem)

@@ -42,7 +42,7 @@ class HorseshoeLinear(InputScaleLinear):
     ``lognormal_kl``.
 
     Pruning (``InputScaleLinear``) looks at l_k, the input's own scale. With s_k^2 the variance of log l_k,
-    alpha_k = exp(s_k^2) - 1. An input that nothing is known of has s_k^2 = 1, where the KL is smallest.
+    alpha_k = exp(s_k^2) - 1. An input about which nothing is known has s_k^2 = 1, where the KL is smallest.
 
     Args:
         in_features, out_features, bias: as in ``nn.Linear``.

@@ -86,7 +86,7 @@ class MixtureLinear(GaussianWeights):
             y, kl = call(MIXTURE_LINEAR, rows, (layer,), seed, samples, self.prior, single=single)
             current.recorded.leave_kl(self, kl)
         else:
-            # The same draws without the prior's term, which nobody asks for in a prediction.
+            # The same draws without the prior's term, which a prediction does not need.
             y, _ = call(GATED_LINEAR, rows, (layer,), seed, samples, (1, 1), 1.0, True, single=single)
         return self._shaped(y, x)
 

@@ -24,7 +24,7 @@ class Inclusion(nn.Module):
         self.cols = cols
 
     def reset_parameters(self) -> None:
-        """Start anew; called by the layer's ``reset_parameters``."""
+        """Start again; called by the layer's ``reset_parameters``."""
         raise NotImplementedError
 
     def forward(self, seed: Tensor | None = None) -> Tensor:

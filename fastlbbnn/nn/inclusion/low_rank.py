@@ -34,7 +34,7 @@ class ScaledNoise(torch.autograd.Function):
 
 
 class RankOneTraceAndLogDet(torch.autograd.Function):
-    """Traces and log-determinants of ``D_r + F_r F_r'``, summed over rows r, for one factor F [R, D] a row.
+    """Traces and log-determinants of ``D_r + F_r F_r'``, summed over rows r, for one factor F [R, D] per row.
 
     With s = exp(log_scale) and h_r = sum over the row of F^2/s^2,
 

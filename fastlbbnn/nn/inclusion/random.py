@@ -23,7 +23,7 @@ _WIDE = 4.0
 class RandomLogits(Inclusion):
     """Indicators whose logits are jointly normal: ``omega ~ N(xi, Sigma)``, ``alpha = sigmoid(omega)``.
 
-    Every forward pass draws omega (with several samples, one a sample) and gives it to the layer's
+    Every forward pass draws omega (with several samples, one per sample) and gives it to the layer's
     kernel; gradients flow through the draw to ``xi`` and to the factors of ``Sigma``.
 
     **The objective.** Given omega, the indicators and weights have the mean-field posterior
@@ -120,7 +120,7 @@ class RandomLogits(Inclusion):
         return self.xi
 
     def covariance(self) -> Tensor:
-        """Sigma ``[D, D]``, or one matrix a row ``[rows, D, D]``."""
+        """Sigma ``[D, D]``, or one matrix per row ``[rows, D, D]``."""
         raise NotImplementedError
 
     def variances(self) -> Tensor:
@@ -181,7 +181,7 @@ class RandomLogits(Inclusion):
         return value + 0.5 / s2 * (self.xi - self.prior_logit_mean).square().sum()
 
     def _trace_and_log_det(self) -> tuple[Tensor, Tensor]:
-        """Of the covariance of all logits of the layer."""
+        """Trace and log-determinant of the covariance of all logits of the layer."""
         raise NotImplementedError
 
     def step_groups(self) -> dict[str, list[nn.Parameter]]:

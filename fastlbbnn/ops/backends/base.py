@@ -19,7 +19,7 @@ class BackendFailure(RuntimeError):
 class Backend:
     """One implementation of the operators.
 
-    A backend of one's own gives ``functions`` of what it computes, with the arguments and results of the
+    A backend of your own gives ``functions`` of what it computes, with the arguments and results of the
     reference (``fastlbbnn.ops.dispatch.Op``), and is registered with
 
         fastlbbnn.ops.backends.BACKENDS.register("mine", Mine())

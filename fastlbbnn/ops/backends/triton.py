@@ -31,7 +31,7 @@ class TritonBackend(Backend):
     name = "triton"
     describes = "fused Triton kernels on CUDA and ROCm, float32, bfloat16 and float16"
     # Not mixture_linear: its prior's term needs the draws, and these kernels keep none.
-    fused = frozenset(("gated_linear", "gated_mlp", "local_linear", "kl_sums"))
+    fused = frozenset(("gated_linear", "gated_mlp", "local_linear", "local_mlp", "kl_sums"))
     raises_on_nan = False
 
     def unavailable(self) -> str | None:

@@ -49,7 +49,7 @@ def is_sparse(label: str) -> bool:
 
 @styled
 def accuracy_against_samples(panels: Mapping[str, Series], *, columns: int = 2) -> Figure:
-    """Accuracy of the averaged prediction against the number of draws R, an axis a data set."""
+    """Accuracy of the averaged prediction against the number of draws R, an axis per data set."""
     figure = new_figure(4.2 * min(columns, len(panels)) + 0.4, 3.2 * math.ceil(len(panels) / columns) + 0.5)
     grid = figure.subplots(
         math.ceil(len(panels) / columns), min(columns, len(panels)), squeeze=False
@@ -71,7 +71,7 @@ def accuracy_against_samples(panels: Mapping[str, Series], *, columns: int = 2) 
 def width_study(
     rows: Mapping[str, Mapping[str, Series]], *, xlabel: str = "width factor B (hidden layers 40B and 60B)"
 ) -> Figure:
-    """One row of axes a measure, one column a way to predict.
+    """One row of axes per measure, one column per way to predict.
 
     ``rows``: y label -> title -> series over the width factor.
     """
@@ -102,9 +102,9 @@ def width_study(
 
 @styled
 def entropy_ecdfs(panels: Mapping[str, Mapping[str, Any]], *, classes: int) -> Figure:
-    """Empirical distribution functions of predictive entropies, an axis an experiment.
+    """Empirical distribution functions of predictive entropies, an axis per experiment.
 
-    ``panels``: title -> label -> entropies in nats, one an observation. Out of domain the ideal is the
+    ``panels``: title -> label -> entropies in nats, one per observation. Out of domain the ideal is the
     lower right corner: every prediction as uniform as can be.
     """
     figure = new_figure(4.6 * len(panels), 4.3)

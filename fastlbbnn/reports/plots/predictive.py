@@ -40,7 +40,7 @@ class Example:
     mean: NDArray[np.floating]
     #: The class, or None where it is none of the network's.
     truth: int | None = None
-    #: Lines that stand in the place of the image: a row of a table is neither image nor curve.
+    #: Lines shown instead of the image: a row of a table is neither image nor curve.
     words: tuple[str, ...] = ()
 
     @staticmethod

@@ -22,7 +22,7 @@ def observed_against_predicted(
 ) -> Figure:
     """Each observation at its predicted mean, with its interval; perfect predictions lie on the diagonal.
 
-    All are [n]. Of more than ``most`` observations, evenly spaced ones (by predicted mean) are shown.
+    All are [n]. Where there are more than ``most``, evenly spaced ones (by predicted mean) are shown.
     """
     y, mean = array(observed).reshape(-1).astype(float), array(predicted).reshape(-1).astype(float)
     if y.size == 0 or y.size != mean.size:

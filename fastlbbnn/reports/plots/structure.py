@@ -36,7 +36,7 @@ def inclusion_histograms(columns: Mapping[str, Sequence[Any]]) -> Figure:
     ``InclusionCounts``.
     """
     if not columns or not all(len(layers) for layers in columns.values()):
-        raise ValueError("no inclusion probabilities to draw; expected at least one layer a network")
+        raise ValueError("no inclusion probabilities to draw; expected at least one layer per network")
     rows = max(len(layers) for layers in columns.values())
     figure = new_figure(3.6 * len(columns) + 0.4, 1.75 * rows + 0.5)
     grid = figure.subplots(rows, len(columns), squeeze=False, sharex=True)
@@ -70,15 +70,15 @@ def used_inputs(
     panels: Mapping[str, Any],
     *,
     input_shape: tuple[int, ...],
-    label: str = "selected weights an input",
+    label: str = "selected weights per input",
     names: Sequence[str] | None = None,
 ) -> Figure:
     """How much of the first layer hangs on each input: an image for images, else bars.
 
-    ``panels``: title -> one number an input; ``names``: of the inputs, written where there is room for them.
+    ``panels``: title -> one number per input; ``names``: of the inputs, written where there is room for them.
     """
     if not panels:
-        raise ValueError("nothing to draw; expected one number an input")
+        raise ValueError("nothing to draw; expected one number per input")
     if names is not None and len(names) > MOST_NAMES:
         names = None
     image = len(input_shape) == 2

@@ -62,7 +62,7 @@ def _mark_stages(axes: Axes, found: Sequence[tuple[str, int, int]], named: bool)
 def training_curves(history: Sequence[Mapping[str, Any]]) -> Figure:
     """Bound, log-likelihood and KL, structure, accuracy: one point per epoch, the stages marked.
 
-    ``history``: rows with stage, loss (minus the bound) and log_likelihood (both an observation, in nats),
+    ``history``: rows with stage, loss (minus the bound) and log_likelihood (both per observation, in nats),
     kl (nats), density, mean_inclusion and train_accuracy; what is missing or NaN is left out. Stages stand
     side by side in the order of the rows, also those that began from the same network.
     """
@@ -86,7 +86,7 @@ def training_curves(history: Sequence[Mapping[str, Any]]) -> Figure:
     style: dict[str, Any] = {"marker": "o", "markersize": 3.0} if len(epoch) < 15 else {}
 
     axes = drawn["bound"]
-    axes.set_ylabel("nats an observation")
+    axes.set_ylabel("nats per observation")
     if bayesian:
         axes.plot(epoch, parts["log_likelihood"], color=GREEN, label="log-likelihood", **style)
         axes.plot(epoch, -parts["loss"], color=BLUE, label="ELBO", **style)

@@ -1,4 +1,4 @@
-"""What a pass over a network needs of numpy, or of torch: memory and dense products."""
+"""What a pass over a network needs from numpy or torch: memory and dense products."""
 
 from __future__ import annotations
 

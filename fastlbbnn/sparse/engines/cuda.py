@@ -192,7 +192,7 @@ class CudaEngine:
 
     @functools.cached_property
     def _constants(self) -> list[_DevicePosterior]:
-        """Of the units that take no input, see ``SparseNetwork.constants``."""
+        """Weights of the units that take no input, see ``SparseNetwork.constants``."""
         moved, before = [], np.zeros(0, np.int32)
         for layer, fixed in zip(self.network.layers, self.network.constants):
             moved.append(self._move_posterior(fixed, before, False))
@@ -233,7 +233,7 @@ class CudaEngine:
                 fixed = self._constants[i]
                 weights = constant.new_empty((samples, fixed.mean.numel()))
                 self._draw_weights(fixed, seed, weights)
-                # Of units that take no input: raw = W constant + b, for live rows and then constant ones.
+                # For units that take no input: raw = W constant + b, for live rows and then constant ones.
                 raw = self._launchers.csr_matmul(
                     fixed.row_offsets, fixed.columns, weights, constant,
                     self._draw_bias(fixed, seed, samples),

@@ -96,7 +96,7 @@ class Planner:
         return self._library is not None and computes(name)
 
     def use(self, formats: str | Sequence[str] | None) -> None:
-        """Set the formats by hand, one for all layers or one each; None: by measurement again."""
+        """Set the formats by hand, one for all layers or one per layer; None: by measurement again."""
         count = len(self.network.layers)
         if formats is None:
             self._forced = None

@@ -19,7 +19,7 @@ from .arrays import Run, Step
 
 @functools.cache
 def borrow_torch_threads() -> None:
-    """Let the library compute with torch's threads: of two sets of them each would hinder the other."""
+    """Let the library compute with torch's threads: two sets of threads would hinder each other."""
     if _extension.load() is None and not native.unavailable():
         lender = ctypes.CDLL(str(_extension.library_path())).fastlbbnn_run_parallel
         native.library().fl_sparse_borrow_threads(ctypes.cast(lender, ctypes.c_void_p))

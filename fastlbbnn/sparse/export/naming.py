@@ -9,7 +9,7 @@ from ..network import SparseLayer, SparseNetwork
 
 
 def network_and_description(model: object) -> tuple[SparseNetwork, Description]:
-    """Of a model; or a network, checked, of which nothing else is known."""
+    """Those of a model; or a network, checked, about which nothing else is known."""
     if isinstance(model, SparseModel):
         return model.network, model.description
     return checked(model).network, Description()  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def test_sampled_masks_drop_whole_outputs_with_their_bias():
         y = layer(expand_samples(x, draws))  # [draws, 6, 3]
     full = (torch.nn.functional.linear(x, layer.kappa, layer.bias_kappa) / (1.0 - rate)).expand_as(y)
     kept = y != 0
-    assert torch.equal(kept.any(1), kept.all(1))  # one network a draw: the same for all observations
+    assert torch.equal(kept.any(1), kept.all(1))  # one network per draw: the same for all observations
     torch.testing.assert_close(y, torch.where(kept, full, 0.0))
     share = kept[:, 0].float().mean(0)
     assert ((share - (1.0 - rate)).abs() < 4.0 * math.sqrt(rate * (1.0 - rate) / draws)).all()
@@ -83,7 +83,7 @@ def test_sampled_masks_drop_single_weights_and_no_bias():
     draws, rate = 4000, 0.3
     layer = ConcreteDropoutLinear(5, 3, dropout=rate, drops="weights")
     with torch.no_grad(), weights("sampled", samples=draws):
-        # [draws, 5 inputs, 3 outputs], less the biases: the weights of a network a draw.
+        # [draws, 5 inputs, 3 outputs], less the biases: the weights of one network per draw.
         y = layer(expand_samples(torch.cat([torch.eye(5), torch.zeros(1, 5)]), draws))
     bias, drawn = y[:, 5:], y[:, :5] - y[:, 5:]
     torch.testing.assert_close(bias, layer.bias_kappa.expand_as(bias))

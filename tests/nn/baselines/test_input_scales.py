@@ -189,7 +189,7 @@ def test_the_threshold_is_the_layers_or_the_callers(layer):
 
 @each_layer
 def test_log_alpha_is_the_squared_coefficient_of_variation(layer):
-    """Of drawn scales; 4 standard errors of a variance, with a kurtosis below 9."""
+    """Of scales that are drawn; 4 standard errors of a variance, with a kurtosis below 9."""
     torch.manual_seed(0)
     module, draws = layer(3, 2), 40_000
     with torch.no_grad():

@@ -107,7 +107,7 @@ def load_matrix(compiler: Compiler, instruction: Instruction) -> Step:
         warps = wave.whole_warps(mask, text)
         addresses = address(wave)[warps]  # [warps, 32]
         for matrix, write in enumerate(writers):
-            # The row is read by the warp as a whole: 16 bytes a row, aligned.
+            # The row is read by the warp as a whole: 16 bytes per row, aligned.
             rows = addresses[:, 8 * matrix : 8 * matrix + 8].reshape(-1)
             owner = warps[:, 8 * matrix : 8 * matrix + 8].reshape(-1)
             values = wave.shared.load(rows, 2, 8, wave.cta[owner], wave.warp[owner], text)
