@@ -356,7 +356,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         updated = [p for i, p in enumerate(parameters) if i in slots and p is not None]
         if not updated or any(id(p) not in self._group_of or not p.is_contiguous() for p in updated):
             return None  # not ours, not a leaf, or not in the kernel's layout: gradients as usual
-        none = torch.empty(0)
+        none = updated[0].new_empty(0)
         kept = [None if i in drawn else p for i, p in enumerate(parameters)]
         groups: list[dict[str, Any] | None] = []
         exp_avg, exp_avg_sq, steps = [], [], []
