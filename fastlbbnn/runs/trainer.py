@@ -89,7 +89,7 @@ def train(
             raise ValueError(f"max_loss={max_loss} beside density or weights; expected one of the three")
         known = load_run(out).recipe.density if resume and (Path(out) / "run.json").exists() else None
         if known is None:
-            known = _density_within(max_loss, found.name, dataset, recipe, seed)
+            known = _density_within(max_loss, found.name, dataset, recipe, seed, device)
         recipe = recipe.asking(density=known)
     recipe = recipe.on(dataset.name).for_rows(dataset.n_train, (dataset.inputs, dataset.outputs))
     folder = Path(out)
@@ -134,13 +134,15 @@ def train(
     return run
 
 
-def _density_within(max_loss: float, method: str, dataset: Dataset, recipe: Recipe, seed: int) -> float:
+def _density_within(
+    max_loss: float, method: str, dataset: Dataset, recipe: Recipe, seed: int, device: torch.device | str
+) -> float:
     from .frontier import DENSITIES, frontier, sparsest_within
 
     total = recipe.total_weights(dataset.inputs, dataset.outputs)
     densities = [d for d in DENSITIES if d * total >= 10.0] or DENSITIES[:1]
     split = dataset.with_validation(0.2, seed)
-    points = frontier(method, split, densities=densities, recipe=recipe, seed=seed)
+    points = frontier(method, split, densities=densities, recipe=recipe, seed=seed, device=device)
     return sparsest_within(points, max_loss).density
 
 

@@ -6,6 +6,7 @@ does not get past it. The kernels' place is taken by what they tell torch.compil
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from support.tiny_runs import make_dataset
 
 from fastlbbnn import ops
-from fastlbbnn.inference.optim import Adam
+from fastlbbnn.inference.optim import Adam, param_groups
 from fastlbbnn.ops import dispatch
 from fastlbbnn.ops.backends import BACKENDS
 from fastlbbnn.runs import find_recipe
@@ -22,6 +23,8 @@ from fastlbbnn.runs.run import Run
 from fastlbbnn.runs.trainer import _config, _Trainer
 
 META = torch.device("meta")
+#: The module, beside the function of its name.
+frontier_module = importlib.import_module("fastlbbnn.runs.frontier")
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +80,14 @@ def test_own_adam_counts_its_steps_without_the_device(tmp_path):
     for _ in range(3):
         trainer._step(trainer.recipe.stages[0], optimizer, trainer.x[rows], trainer.y[rows], 1.0)
     assert optimizer._steps.device.type == "cpu" and (optimizer._steps == 3.0).all()
+
+
+def test_a_frontiers_step_does_not_wait_either():
+    data = make_dataset()
+    plan = replace(find_recipe("LBBNN-GP-MF").scaled(4), hidden=(6, 5), batch=16).asking(density=0.1)
+    plan = plan.for_rows(data.n_train, (data.inputs, data.outputs))
+    run = frontier_module._Run(METHODS["LBBNN-GP-MF"].build, data, plan, 0, META)
+    optimizer = Adam(param_groups(run.network, weights=1e-3))
+    rows = next(iter(run._batches(1)))
+    assert rows.device == META
+    run._step(run.network, rows, optimizer, "relaxed", 1.0)
