@@ -328,7 +328,7 @@ _SIZES = {
     "local_linear_bwd_params": _gradients, "gated_weights": _weights,
     "finish_outputs": _finish(2.0), "finish_dx": _finish(2.0), "local_upstream": _finish(10.0),
     "local_finish": _finish(14.0),
-    "kl_finish": lambda m: Sizes(latency=4 * TRIP * math.ceil(m["partial_rows"] / 1024)),
+    "kl_finish": lambda m: Sizes(latency=TRIP * math.ceil(m["partial_rows"] / 1024)),
     "bias_bwd": lambda m: Sizes(operands=[(72.0 * m["N"], 1.0)]),
     "block_gates": lambda m: Sizes(operands=[(8.0 * m["grid_rows"] * m["grid_cols"], 1.0)]),
     "block_omega": lambda m: Sizes(operands=[(28.0 * m["size"], 1.0)]),
