@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..data.preparation import Preparation
+    from ..nn.fixed import FixedMLP
+    from ..nn.priors import Prior
 
 
 class SparseModel:
@@ -161,6 +163,67 @@ class SparseModel:
             linear.bias.data = torch.from_numpy(layer.bias_mean.copy())
             modules += [linear, nn.ReLU()] if layer.relu else [linear]
         return nn.Sequential(*modules)
+
+    # --- training ------------------------------------------------------------------------------
+
+    def trainable(
+        self, *, estimator: str = "local", prior: Prior | None = None, scale: float | None = None
+    ) -> FixedMLP:
+        """The kept weights with their posterior as a module, for a training loop of your own.
+
+            module = small.trainable()
+            ...                                   # elbo, Adam: inputs are prepared, not raw rows
+            small = small.with_posterior_of(module)
+
+        Args:
+            estimator: "local" draws activations, "sampled" weights, "means" nothing (fine-tuning).
+            prior: of every layer; None: ``FixedPrior()``. The structure is given, so only its ``sigma2`` counts.
+            scale: standard deviation of the weights to start from, for a model that holds means alone.
+        """
+        from .training import module_of
+
+        return module_of(self, estimator=estimator, prior=prior, scale=scale)
+
+    def with_posterior_of(self, module: FixedMLP) -> SparseModel:
+        """This model with the weights of a module that ``trainable`` made of it, trained on."""
+        from .training import retrained
+
+        return retrained(self, module)
+
+    def train_on(
+        self,
+        rows: Any,
+        targets: Any,
+        *,
+        epochs: int = 5,
+        batch: int = 100,
+        step_size: float = 1e-3,
+        n_data: int | None = None,
+        estimator: str = "local",
+        prior: Prior | None = None,
+        scale: float | None = None,
+        kl_weight: float = 1.0,
+        seed: int = 0,
+    ) -> SparseModel:
+        """A model of the same structure that has trained on these rows; this one stays as it is.
+
+        A step costs what the kept weights cost.
+
+        Args:
+            rows, targets: raw rows as in a prediction, and what was observed: numbers of classes, or numbers in
+                the units of the data.
+            step_size: of Adam.
+            n_data: observations that share the KL; None: as many as there are rows.
+            estimator, prior, scale: as in ``trainable``.
+            kl_weight: multiplies the KL.
+            seed: of the order of the rows and of all noise.
+        """
+        from .training import train_on
+
+        return train_on(
+            self, rows, targets, epochs=epochs, batch=batch, step_size=step_size, n_data=n_data,
+            estimator=estimator, prior=prior, scale=scale, kl_weight=kl_weight, seed=seed,
+        )
 
     # --- files ---------------------------------------------------------------------------------
 
