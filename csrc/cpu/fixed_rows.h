@@ -227,34 +227,46 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
     x2[i] = V::mul(x[i], x[i]);
     through_mean[i] = through_var[i] = zero;
   }
-  for (int64_t j = s.col_offsets[column]; j < s.col_offsets[column + 1]; ++j) {
-    const int64_t row = s.rows_of[j] * width + first;
-    const float *dmean = b.dmean + row, *dvar = kVar ? b.dvar + row : nullptr;
-    const F m = V::set1(kInput ? b.weights[kVar ? 2 * j : j] : 0.0f);
-    const F v = V::set1(kInput && kVar ? b.weights[2 * j + 1] : 0.0f);
-    const int64_t ahead = s.rows_of[j + kFetched < s.count ? j + kFetched : j] * width + first;
-    prefetch_tile<V, N>(b.dmean + ahead);
-    if (kVar) prefetch_tile<V, N>(b.dvar + ahead);
-    F dm = zero, dv = zero;
+  const int64_t end = s.col_offsets[column + 1];
+  for (int64_t j = s.col_offsets[column]; j < end;) {
+    const int64_t run = j + kRunOfWeights < end ? j + kRunOfWeights : end;
+    F some_mean[N], some_var[N];
 #pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) {
-      const F up = V::once(V::load(dmean + i * V::kLanes));
-      dm = V::fma(up, x[i], dm);
-      if (kInput) through_mean[i] = V::fma(m, up, through_mean[i]);
+    for (int i = 0; i < N; ++i) some_mean[i] = some_var[i] = zero;
+    for (; j < run; ++j) {
+      const int64_t row = s.rows_of[j] * width + first;
+      const float *dmean = b.dmean + row, *dvar = kVar ? b.dvar + row : nullptr;
+      const F m = V::set1(kInput ? b.weights[kVar ? 2 * j : j] : 0.0f);
+      const F v = V::set1(kInput && kVar ? b.weights[2 * j + 1] : 0.0f);
+      const int64_t ahead = s.rows_of[j + kFetched < s.count ? j + kFetched : j] * width + first;
+      prefetch_tile<V, N>(b.dmean + ahead);
+      if (kVar) prefetch_tile<V, N>(b.dvar + ahead);
+      F dm = zero, dv = zero;
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) {
+        const F up = V::once(V::load(dmean + i * V::kLanes));
+        dm = V::fma(up, x[i], dm);
+        if (kInput) some_mean[i] = V::fma(m, up, some_mean[i]);
+        if (kVar) {
+          const F up_var = V::once(V::load(dvar + i * V::kLanes));
+          dv = V::fma(up_var, x2[i], dv);
+          if (kInput) some_var[i] = V::fma(v, up_var, some_var[i]);
+        }
+      }
       if (kVar) {
-        const F up_var = V::once(V::load(dvar + i * V::kLanes));
-        dv = V::fma(up_var, x2[i], dv);
-        if (kInput) through_var[i] = V::fma(v, up_var, through_var[i]);
+        float sum, sum_var;
+        V::sums(dm, dv, &sum, &sum_var);
+        b.dw[2 * j] = add ? b.dw[2 * j] + sum : sum;
+        b.dw[2 * j + 1] = add ? b.dw[2 * j + 1] + sum_var : sum_var;
+      } else {
+        const float sum = V::fast_sum(dm);
+        b.dw[j] = add ? b.dw[j] + sum : sum;
       }
     }
-    if (kVar) {
-      float sum, sum_var;
-      V::sums(dm, dv, &sum, &sum_var);
-      b.dw[2 * j] = add ? b.dw[2 * j] + sum : sum;
-      b.dw[2 * j + 1] = add ? b.dw[2 * j + 1] + sum_var : sum_var;
-    } else {
-      const float sum = V::fast_sum(dm);
-      b.dw[j] = add ? b.dw[j] + sum : sum;
+#pragma GCC unroll 8
+    for (int i = 0; kInput && i < N; ++i) {
+      through_mean[i] = V::add(through_mean[i], some_mean[i]);
+      if (kVar) through_var[i] = V::add(through_var[i], some_var[i]);
     }
   }
   if (!kInput) return;
