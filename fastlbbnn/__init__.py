@@ -27,7 +27,7 @@ Machine     use_backend ("cpp", "triton", "reference")
 
 More is in the packages: data, inference (likelihoods, the density dial), nn (baselines, dependent indicators),
 ops, prediction (metrics, uncertainty), reports, runs, sparse (formats, C and ONNX), structure, machine,
-contracts (checks for likelihoods, data sets and sparse formats of your own), paper, reference (the
+contracts (checks for priors, layers, likelihoods ... of your own), paper, reference (the
 specification). The command line, ``fastlbbnn --help``, does the same for tables.
 
 Names load on first use: importing the package itself imports nothing heavy, touches no GPU, starts no

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from .._util.files import replace_file
-from ..runs.recipe import decisive
 
 Row = dict[str, Any]
 
@@ -61,7 +60,9 @@ class Stored:
 
 
 def recipe_hash(config: Mapping[str, Any]) -> str:
-    """Of all that decides a run (``runs.recipe.decisive``)."""
+    """A hash of all that decides a run (``runs.recipe.decisive``)."""
+    from ..runs.recipe import decisive  # needs torch, and the --help of commands does not
+
     return hashlib.sha256(json.dumps(decisive(config), sort_keys=True).encode()).hexdigest()[:12]
 
 

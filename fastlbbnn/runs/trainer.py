@@ -98,7 +98,7 @@ def train(
             raise ValueError(f"max_loss={max_loss} beside density or weights; expected one of the three")
         known = load_run(out).recipe.density if resume and (Path(out) / "run.json").exists() else None
         if known is None:
-            known = _density_within(max_loss, found.name, dataset, recipe, seed)
+            known = _density_within(max_loss, found.name, dataset, recipe, seed, device)
         recipe = recipe.asking(density=known)
     recipe = recipe.on(dataset.name).for_rows(dataset.n_train, (dataset.inputs, dataset.outputs))
     folder = Path(out)
@@ -143,13 +143,15 @@ def train(
     return run
 
 
-def _density_within(max_loss: float, method: str, dataset: Dataset, recipe: Recipe, seed: int) -> float:
+def _density_within(
+    max_loss: float, method: str, dataset: Dataset, recipe: Recipe, seed: int, device: torch.device | str
+) -> float:
     from .frontier import DENSITIES, frontier, sparsest_within
 
     total = recipe.total_weights(dataset.inputs, dataset.outputs)
     densities = [d for d in DENSITIES if d * total >= 10.0] or DENSITIES[:1]
     split = dataset.with_validation(0.2, seed)
-    points = frontier(method, split, densities=densities, recipe=recipe, seed=seed)
+    points = frontier(method, split, densities=densities, recipe=recipe, seed=seed, device=device)
     return sparsest_within(points, max_loss).density
 
 
@@ -418,8 +420,8 @@ class _Trainer:
         start = time.perf_counter()
         # What steps give stays where it was computed until the epoch is over: nothing waits for it.
         parts = []
-        for rows in torch.randperm(n, generator=self.generator).split(self.recipe.batch):
-            rows = rows.to(self.device)
+        order = torch.randperm(n, generator=self.generator).to(self.device)
+        for rows in order.split(self.recipe.batch):
             parts.append(self._step(stage, optimizer, self.x[rows], self.y[rows], kl_weight))
         table = torch.stack([torch.stack(columns) for columns in zip(*parts)]).double().cpu()
         seconds = time.perf_counter() - start
