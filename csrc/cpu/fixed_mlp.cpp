@@ -490,10 +490,10 @@ class FixedStack {
     const int64_t room = stride(layer), draws = this->draws();
     const bool local = is_local();
     // Weights and their gradients by columns, in pairs for both products. Each access to the other order waits
-    // for memory, so there is one per weight each way. Where there is one panel alone, gradients take the place of
-    // the weights that they are computed beside.
+    // for memory, so there is one per weight each way. Where columns are walked through once, gradients take the
+    // place of the weights that they are computed beside.
     const int64_t size_of_draw = (local ? 2 : 1) * room;
-    const bool in_place = batch_.panels() == 1;
+    const bool in_place = batch_.panels() == 1 && batch_.width <= kernels().fixed_width;
     Tensor weights_tensor = empty({below || in_place ? draws * size_of_draw : 0});
     Tensor gradients_tensor = empty({in_place ? 0 : draws * size_of_draw});
     float* by_columns = mutable_data(weights_tensor);

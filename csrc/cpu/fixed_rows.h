@@ -23,6 +23,9 @@ namespace FASTLBBNN_ARCH {
 template <class V>
 constexpr int kMostVectors = V::kLanes == 16 ? 7 : 4;
 
+template <class V>
+constexpr int64_t kTileWidth = kMostVectors<V> * V::kLanes;
+
 // Rows of the noise's counters for a vector of the batch: lane i is observation first + i.
 template <class V>
 struct BatchCounters {
@@ -101,28 +104,42 @@ FL_INLINE void prefetch_tile(const float* p) {
   for (int i = 0; i < N; i += 32 / V::kLanes) __builtin_prefetch(p + i * V::kLanes);
 }
 
+// Weights whose products are added up by themselves: of a long row one sum alone would lose digits.
+constexpr int64_t kRunOfWeights = 64;
+
 // Both products of one row for N vectors of the batch.
 template <class V, int N, bool kVar>
 FL_INLINE void products_of_row(const Support& s, const FixedForward& f, int64_t row, int64_t first,
                                typename V::F* mean, typename V::F* var) {
   using F = typename V::F;
-  const F bias = V::set1(f.bias_mean ? f.bias_mean[row] : 0.0f);
+  const F bias = V::set1(f.bias_mean ? f.bias_mean[row] : 0.0f), zero = V::set1(0.0f);
   const F bias_var = V::set1(kVar && f.bias_var ? f.bias_var[row] : 0.0f);
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) {
     mean[i] = bias;
     var[i] = bias_var;
   }
-  const int64_t width = f.width;
-  for (int64_t j = s.row_offsets[row]; j < s.row_offsets[row + 1]; ++j) {
-    const float* x = f.x + s.columns[j] * width + first;
-    prefetch_tile<V, N>(f.x + s.columns[j + kFetched < s.count ? j + kFetched : j] * width + first);
-    const F m = V::set1(f.weights[kVar ? 2 * j : j]), v = V::set1(kVar ? f.weights[2 * j + 1] : 0.0f);
+  const int64_t width = f.width, end = s.row_offsets[row + 1];
+  for (int64_t j = s.row_offsets[row]; j < end;) {
+    const int64_t run = j + kRunOfWeights < end ? j + kRunOfWeights : end;
+    F some_mean[N], some_var[N];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) some_mean[i] = some_var[i] = zero;
+    for (; j < run; ++j) {
+      const float* x = f.x + s.columns[j] * width + first;
+      prefetch_tile<V, N>(f.x + s.columns[j + kFetched < s.count ? j + kFetched : j] * width + first);
+      const F m = V::set1(f.weights[kVar ? 2 * j : j]), v = V::set1(kVar ? f.weights[2 * j + 1] : 0.0f);
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) {
+        const F value = V::once(V::load(x + i * V::kLanes));
+        some_mean[i] = V::fma(m, value, some_mean[i]);
+        if (kVar) some_var[i] = V::fma(V::mul(v, value), value, some_var[i]);
+      }
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < N; ++i) {
-      const F value = V::once(V::load(x + i * V::kLanes));
-      mean[i] = V::fma(m, value, mean[i]);
-      if (kVar) var[i] = V::fma(V::mul(v, value), value, var[i]);
+      mean[i] = V::add(mean[i], some_mean[i]);
+      if (kVar) var[i] = V::add(var[i], some_var[i]);
     }
   }
 }
@@ -202,6 +219,7 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
   using F = typename V::F;
   const int64_t width = b.width, offset = column * width + first;
   const F zero = V::set1(0.0f);
+  const bool add = b.add || first > 0;
   F x[N], x2[N], through_mean[N], through_var[N];
 #pragma GCC unroll 8
   for (int i = 0; i < N; ++i) {
@@ -209,34 +227,46 @@ FL_INLINE void backward_of_tile(const Support& s, const FixedBackward& b, int64_
     x2[i] = V::mul(x[i], x[i]);
     through_mean[i] = through_var[i] = zero;
   }
-  for (int64_t j = s.col_offsets[column]; j < s.col_offsets[column + 1]; ++j) {
-    const int64_t row = s.rows_of[j] * width + first;
-    const float *dmean = b.dmean + row, *dvar = kVar ? b.dvar + row : nullptr;
-    const F m = V::set1(kInput ? b.weights[kVar ? 2 * j : j] : 0.0f);
-    const F v = V::set1(kInput && kVar ? b.weights[2 * j + 1] : 0.0f);
-    const int64_t ahead = s.rows_of[j + kFetched < s.count ? j + kFetched : j] * width + first;
-    prefetch_tile<V, N>(b.dmean + ahead);
-    if (kVar) prefetch_tile<V, N>(b.dvar + ahead);
-    F dm = zero, dv = zero;
+  const int64_t end = s.col_offsets[column + 1];
+  for (int64_t j = s.col_offsets[column]; j < end;) {
+    const int64_t run = j + kRunOfWeights < end ? j + kRunOfWeights : end;
+    F some_mean[N], some_var[N];
 #pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) {
-      const F up = V::once(V::load(dmean + i * V::kLanes));
-      dm = V::fma(up, x[i], dm);
-      if (kInput) through_mean[i] = V::fma(m, up, through_mean[i]);
+    for (int i = 0; i < N; ++i) some_mean[i] = some_var[i] = zero;
+    for (; j < run; ++j) {
+      const int64_t row = s.rows_of[j] * width + first;
+      const float *dmean = b.dmean + row, *dvar = kVar ? b.dvar + row : nullptr;
+      const F m = V::set1(kInput ? b.weights[kVar ? 2 * j : j] : 0.0f);
+      const F v = V::set1(kInput && kVar ? b.weights[2 * j + 1] : 0.0f);
+      const int64_t ahead = s.rows_of[j + kFetched < s.count ? j + kFetched : j] * width + first;
+      prefetch_tile<V, N>(b.dmean + ahead);
+      if (kVar) prefetch_tile<V, N>(b.dvar + ahead);
+      F dm = zero, dv = zero;
+#pragma GCC unroll 8
+      for (int i = 0; i < N; ++i) {
+        const F up = V::once(V::load(dmean + i * V::kLanes));
+        dm = V::fma(up, x[i], dm);
+        if (kInput) some_mean[i] = V::fma(m, up, some_mean[i]);
+        if (kVar) {
+          const F up_var = V::once(V::load(dvar + i * V::kLanes));
+          dv = V::fma(up_var, x2[i], dv);
+          if (kInput) some_var[i] = V::fma(v, up_var, some_var[i]);
+        }
+      }
       if (kVar) {
-        const F up_var = V::once(V::load(dvar + i * V::kLanes));
-        dv = V::fma(up_var, x2[i], dv);
-        if (kInput) through_var[i] = V::fma(v, up_var, through_var[i]);
+        float sum, sum_var;
+        V::sums(dm, dv, &sum, &sum_var);
+        b.dw[2 * j] = add ? b.dw[2 * j] + sum : sum;
+        b.dw[2 * j + 1] = add ? b.dw[2 * j + 1] + sum_var : sum_var;
+      } else {
+        const float sum = V::fast_sum(dm);
+        b.dw[j] = add ? b.dw[j] + sum : sum;
       }
     }
-    if (kVar) {
-      float sum, sum_var;
-      V::sums(dm, dv, &sum, &sum_var);
-      b.dw[2 * j] = b.add ? b.dw[2 * j] + sum : sum;
-      b.dw[2 * j + 1] = b.add ? b.dw[2 * j + 1] + sum_var : sum_var;
-    } else {
-      const float sum = V::fast_sum(dm);
-      b.dw[j] = b.add ? b.dw[j] + sum : sum;
+#pragma GCC unroll 8
+    for (int i = 0; kInput && i < N; ++i) {
+      through_mean[i] = V::add(through_mean[i], some_mean[i]);
+      if (kVar) through_var[i] = V::add(through_var[i], some_var[i]);
     }
   }
   if (!kInput) return;

@@ -34,7 +34,7 @@ struct FixedBackward {
   const float* x;                     // [cols][width]
   // In the order of columns, as they are walked through: [count][2], or [count] where there is no dvar.
   const float* weights;               // for dx alone
-  float* dw;                          // may be the weights' own memory where nothing is added
+  float* dw;                          // may be the weights' own memory for one walk
   bool add;                           // to what dw holds
   const float *dmean, *dvar;          // [rows][width]; no dvar: one product
   // The gradient of the outputs of the layer below, through its ReLU and its noise; nullptr: not wanted.

@@ -115,6 +115,7 @@ inline void math(int function, const float* x, float* out, int64_t n) {
                               FASTLBBNN_ARCH::cross_entropy<FASTLBBNN_ARCH::Vec>,             \
                               FASTLBBNN_ARCH::fixed_forward_rows<FASTLBBNN_ARCH::Vec>,        \
                               FASTLBBNN_ARCH::fixed_backward_columns<FASTLBBNN_ARCH::Vec>,    \
+                              FASTLBBNN_ARCH::kTileWidth<FASTLBBNN_ARCH::Vec>,                \
                               FASTLBBNN_ARCH::fixed_draw_rows<FASTLBBNN_ARCH::Vec>,           \
                               FASTLBBNN_ARCH::drawn_backward_row<FASTLBBNN_ARCH::Vec>};       \
   }

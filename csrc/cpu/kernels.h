@@ -140,6 +140,8 @@ struct KernelTable {
   // columns [begin, end) of the way back.
   void (*fixed_forward)(const Support&, const Draw&, int64_t begin, int64_t end, const FixedForward&);
   void (*fixed_backward)(const Support&, int64_t begin, int64_t end, const FixedBackward&);
+  // Observations that a column is walked through for at once; wider panels take several walks.
+  int64_t fixed_width;
   // w = mean + tau eps of the kept weights of rows [begin, end).
   void (*fixed_draw)(const Support&, const Draw&, int64_t begin, int64_t end, const float* mean,
                      const float* rho, float* w, float* eps);
