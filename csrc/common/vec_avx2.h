@@ -106,6 +106,7 @@ struct Vec {
   FL_INLINE static Word word(uint64_t a) { return _mm256_set1_epi64x(a); }
   FL_INLINE static Word product(Word a, Word b) { return _mm256_mul_epu32(a, b); }
   FL_INLINE static Word high(Word a) { return _mm256_srli_epi64(a, 32); }
+  FL_INLINE static Word and2(Word a, Word b) { return _mm256_and_si256(a, b); }
   FL_INLINE static Word xor2(Word a, Word b) { return _mm256_xor_si256(a, b); }
   FL_INLINE static Word xor3(Word a, Word b, Word c) {
     return _mm256_xor_si256(_mm256_xor_si256(a, b), c);

@@ -103,6 +103,7 @@ struct Vec {
   FL_INLINE static Word product(Word a, Word b) { return _mm512_mul_epu32(a, b); }
   // A shuffle rather than a shift: shifts and multiplications share one port, shuffles have another.
   FL_INLINE static Word high(Word a) { return _mm512_shuffle_epi32(a, _MM_PERM_DDBB); }
+  FL_INLINE static Word and2(Word a, Word b) { return _mm512_and_si512(a, b); }
   FL_INLINE static Word xor2(Word a, Word b) { return _mm512_xor_si512(a, b); }
   FL_INLINE static Word xor3(Word a, Word b, Word c) {
     return _mm512_ternarylogic_epi64(a, b, c, 0x96);

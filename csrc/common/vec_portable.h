@@ -137,6 +137,7 @@ struct Vec {
   FL_INLINE static Word word(uint64_t a) { return Word{a, a}; }
   FL_INLINE static Word product(Word a, Word b) { return (a & 0xffffffffu) * (b & 0xffffffffu); }
   FL_INLINE static Word high(Word a) { return a >> 32; }
+  FL_INLINE static Word and2(Word a, Word b) { return a & b; }
   FL_INLINE static Word xor2(Word a, Word b) { return a ^ b; }
   FL_INLINE static Word xor3(Word a, Word b, Word c) { return a ^ b ^ c; }
   // The low halves of `even` and `odd`, lane by lane.

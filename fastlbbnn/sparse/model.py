@@ -71,6 +71,7 @@ class SparseModel:
         self.out_features = self.network.out_features
         description.check(self.in_features, self.out_features)
         self.description = description
+        self._is_scaled = description.preparation is not None and description.preparation.target.is_scaled
         self.threads = threads
         self._formats: str | Sequence[str] | None = None
         self._kernels: Kernels | None = None
@@ -308,7 +309,8 @@ class SparseModel:
 
     def __call__(self, rows: Any) -> Any:
         """``[..., columns] -> [..., out_features]``, at the mean weights, in the units of the data."""
-        return self._in_units(self._forward(rows, raw=True))
+        outputs = self._forward(rows, True)
+        return self._in_units(outputs) if self._is_scaled else outputs
 
     def forward(self, inputs: Any) -> Any:
         """The network's own outputs, float32, for inputs that are prepared already."""
@@ -320,16 +322,17 @@ class SparseModel:
             return self._device.forward(x) if shape is None else self._device.forward(x).view(
                 *shape, self.out_features
             )
-        arrays = torch_arrays() if is_tensor(x) else NUMPY
-        engine = self._engines.get(arrays.name) or self._engine(arrays)
+        engine = self._engines.get("numpy" if isinstance(x, np.ndarray) else "torch")
+        if engine is None:
+            engine = self._engine(torch_arrays() if is_tensor(x) else NUMPY)
         if x.shape[0] == 0:
-            return arrays.from_numpy(np.empty((*(shape or (0,)), self.out_features), np.float32))
+            return engine.arrays.from_numpy(np.empty((*(shape or (0,)), self.out_features), np.float32))
         y = engine.forward(x)
         return y if shape is None else y.reshape(*shape, self.out_features)
 
     def _in_units(self, outputs: Any) -> Any:
         preparation = self.description.preparation
-        if preparation is None or not preparation.target.is_scaled:
+        if preparation is None or not self._is_scaled:
             return outputs
         # However large, answers keep the digits of the network.
         return preparation.in_units(outputs.double() if is_tensor(outputs) else outputs.astype(np.float64))
