@@ -5,24 +5,11 @@
 namespace fastlbbnn {
 namespace {
 
-constexpr int64_t kTensors = 5;   // a layer: kappa, rho, omega, bias_kappa, bias_rho
-
-// Empty tensors stand for parameters that a layer does not have.
-OptionalTensor present(const Tensor& t) {
-  return t.numel() > 0 ? OptionalTensor(t) : OptionalTensor();
-}
-
-std::array<OptionalTensor, 5> layer_parameters(const std::vector<Tensor>& parameters, int64_t l) {
-  const Tensor* p = parameters.data() + l * kTensors;
-  return {p[0], p[1], present(p[2]), present(p[3]), present(p[4])};
-}
-
 GatedStack make_stack(const Tensor& x, const std::vector<Tensor>& parameters, const Tensor& seeds,
                       int64_t samples, const std::vector<int64_t>& blocks,
                       const std::vector<double>& temperatures, bool hard) {
   const int64_t layers = static_cast<int64_t>(temperatures.size());
-  STD_TORCH_CHECK(layers >= 1 && static_cast<int64_t>(parameters.size()) == layers * kTensors &&
-                      static_cast<int64_t>(blocks.size()) == layers * 2,
+  STD_TORCH_CHECK(count_layers(parameters) == layers && static_cast<int64_t>(blocks.size()) == layers * 2,
                   "fastlbbnn: an MLP needs five tensors, a block and a temperature a layer");
   const std::vector<uint64_t> seed = read_seeds(seeds, layers);
   std::vector<StackLayer> stack;
@@ -78,13 +65,7 @@ Tensor gated_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor>
                           bool need_dx, std::vector<Tensor> exp_avg,
                           std::vector<Tensor> exp_avg_sq, std::vector<double> hyper) {
   const GatedStack stack = make_stack(x, parameters, seeds, samples, blocks, temperatures, hard);
-  check_adam(stack.size(), exp_avg, exp_avg_sq, hyper);
-  std::vector<LayerAdam> adams;
-  for (int64_t l = 0; l < stack.size(); ++l) {
-    adams.emplace_back(layer_parameters(parameters, l), exp_avg.data() + l * kTensors,
-                       exp_avg_sq.data() + l * kTensors,
-                       hyper.data() + l * kTensors * kAdamNumbers);
-  }
+  std::vector<LayerAdam> adams = layer_adams(parameters, exp_avg, exp_avg_sq, hyper);
   std::vector<GatedStack::Sinks> sinks;
   for (const LayerAdam& adam : adams) sinks.push_back({adam.weight_sink(), adam.bias_sink()});
   const Tensor dx = stack.backward(dy, dsums, slice(saved, 0, stack.size()),

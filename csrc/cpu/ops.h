@@ -66,6 +66,19 @@ Tensor local_linear_bwd_adam(Tensor dy, Tensor dsums, Tensor x, Tensor kappa, Te
                              int64_t samples, bool need_dx, std::vector<Tensor> exp_avg,
                              std::vector<Tensor> exp_avg_sq, std::vector<double> hyper);
 
+// A stack of such layers with ReLU between them, parameters as above. Returns y, sums [layers, 5] and what the
+// backward pass needs, in one tensor.
+std::tuple<Tensor, Tensor, std::vector<Tensor>> local_mlp_fwd(Tensor x, std::vector<Tensor> parameters,
+                                                              Tensor seeds, int64_t samples);
+
+std::vector<Tensor> local_mlp_bwd(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,
+                                  std::vector<Tensor> saved, int64_t samples, bool need_dx);
+
+Tensor local_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,
+                          std::vector<Tensor> saved, int64_t samples, bool need_dx,
+                          std::vector<Tensor> exp_avg, std::vector<Tensor> exp_avg_sq,
+                          std::vector<double> hyper);
+
 // The five sums [5] of a layer, and their gradients.
 Tensor kl_sums_fwd(Tensor kappa, Tensor rho, OptionalTensor omega, OptionalTensor bias_kappa,
                    OptionalTensor bias_rho, int64_t block_rows, int64_t block_cols);

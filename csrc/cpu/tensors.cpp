@@ -121,6 +121,19 @@ bool Layer::finite() const {
   });
 }
 
+int64_t count_layers(const std::vector<Tensor>& parameters) {
+  const auto count = static_cast<int64_t>(parameters.size());
+  STD_TORCH_CHECK(count >= kTensors && count % kTensors == 0, "fastlbbnn: an MLP needs five tensors a layer; got ",
+                  count);
+  return count / kTensors;
+}
+
+std::array<OptionalTensor, 5> layer_parameters(const std::vector<Tensor>& parameters, int64_t l) {
+  const auto present = [](const Tensor& t) { return t.numel() > 0 ? OptionalTensor(t) : OptionalTensor(); };
+  const Tensor* p = parameters.data() + l * kTensors;
+  return {p[0], p[1], present(p[2]), present(p[3]), present(p[4])};
+}
+
 Inputs::Inputs(const Tensor& x, const Layer& layer, int64_t samples) {
   const int64_t dim = x.dim();
   check_samples(samples);
@@ -272,6 +285,18 @@ GradientSink LayerAdam::weight_sink() const {
 
 GradientSink LayerAdam::bias_sink() const {
   return {nullptr, nullptr, nullptr, at(3), at(4), nullptr};
+}
+
+std::vector<LayerAdam> layer_adams(const std::vector<Tensor>& parameters, const std::vector<Tensor>& exp_avg,
+                                   const std::vector<Tensor>& exp_avg_sq, const std::vector<double>& hyper) {
+  const int64_t layers = count_layers(parameters);
+  check_adam(layers, exp_avg, exp_avg_sq, hyper);
+  std::vector<LayerAdam> adams;
+  for (int64_t l = 0; l < layers; ++l) {
+    adams.emplace_back(layer_parameters(parameters, l), exp_avg.data() + l * kTensors,
+                       exp_avg_sq.data() + l * kTensors, hyper.data() + l * kTensors * kAdamNumbers);
+  }
+  return adams;
 }
 
 }  // namespace fastlbbnn

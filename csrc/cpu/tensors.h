@@ -71,6 +71,12 @@ struct Layer {
   bool finite() const;   // all parameters are
 };
 
+// The parameters of a stack in one list, five tensors a layer: kappa, rho, omega, bias_kappa, bias_rho; empty
+// tensors stand for those that a layer does not have.
+constexpr int64_t kTensors = 5;
+int64_t count_layers(const std::vector<Tensor>& parameters);
+std::array<OptionalTensor, 5> layer_parameters(const std::vector<Tensor>& parameters, int64_t l);
+
 // Inputs [M, K], shared by all samples, or [S, M, K].
 struct Inputs {
   Tensor owned;
@@ -146,5 +152,9 @@ class LayerAdam {
   std::array<std::optional<AdamTensor>, 5> tensors_;
   std::vector<Copied> copies_;
 };
+
+// Of every layer of a stack.
+std::vector<LayerAdam> layer_adams(const std::vector<Tensor>& parameters, const std::vector<Tensor>& exp_avg,
+                                   const std::vector<Tensor>& exp_avg_sq, const std::vector<double>& hyper);
 
 }  // namespace fastlbbnn
