@@ -7,45 +7,36 @@ namespace {
 
 LocalStack make_stack(const Tensor& x, const std::vector<Tensor>& parameters, int64_t samples) {
   std::vector<Layer> layers;
-  for (int64_t l = 0, count = count_layers(parameters); l < count; ++l) {
+  const int64_t count = count_layers(parameters);
+  layers.reserve(count);
+  for (int64_t l = 0; l < count; ++l) {
     const auto p = layer_parameters(parameters, l);
     layers.emplace_back(*p[0], *p[1], p[2], p[3], p[4], 1, 1);
   }
   return LocalStack(std::move(layers), x, samples);
 }
 
-// What is kept of all layers is in one tensor, each part from a multiple of kUnit on: moments, half ratios
-// and, of hidden layers, outputs. (Mirrored in fastlbbnn/ops/local_mlp.py.)
-constexpr int64_t kUnit = 16;
+// What is kept of all layers is in one tensor: moments, half ratios and, of hidden layers, outputs.
+// (Mirrored in fastlbbnn/ops/local_mlp.py.)
 struct Offsets {
   int64_t moments, half_ratio, y;
 };
 
-std::vector<Offsets> offsets(const LocalStack& stack, int64_t* size) {
+std::vector<Offsets> offsets(const LocalStack& stack, Parts* parts) {
   std::vector<Offsets> out;
-  *size = 0;
-  const auto take = [&](int64_t count) {
-    const int64_t here = *size;
-    *size = volume({*size + (count + kUnit - 1) / kUnit * kUnit});
-    return here;
-  };
   for (int64_t l = 0; l < stack.size(); ++l) {
-    const int64_t moments = take(stack.moments_size(l)), half_ratio = take(stack.outputs_size(l));
-    out.push_back({moments, half_ratio, l + 1 < stack.size() ? take(stack.outputs_size(l)) : 0});
+    const int64_t moments = parts->add(stack.moments_size(l)), half_ratio = parts->add(stack.outputs_size(l));
+    out.push_back({moments, half_ratio, parts->add(l + 1 < stack.size() ? stack.outputs_size(l) : 0)});
   }
   return out;
 }
 
 std::vector<LocalStack::Kept> read_kept(const LocalStack& stack, const std::vector<Tensor>& saved) {
-  int64_t size = 0;
-  const std::vector<Offsets> parts = offsets(stack, &size);
-  STD_TORCH_CHECK(saved.size() == 1, "fastlbbnn: expected one saved tensor; got ", saved.size());
-  check_float(saved[0], size, "saved");
-  const float* begin = data(saved[0]);
+  Parts parts;
   std::vector<LocalStack::Kept> kept;
-  for (const Offsets& at : parts) {
-    kept.push_back({begin + at.moments, begin + at.half_ratio, begin + at.y});
-  }
+  const std::vector<Offsets> all = offsets(stack, &parts);
+  const float* begin = parts.read(saved);
+  for (const Offsets& at : all) kept.push_back({begin + at.moments, begin + at.half_ratio, begin + at.y});
   return kept;
 }
 
@@ -55,14 +46,12 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> local_mlp_fwd(Tensor x, std::vec
                                                               Tensor seeds, int64_t samples) {
   const LocalStack stack = make_stack(x, parameters, samples);
   const std::vector<uint64_t> seed = read_seeds(seeds, stack.size());
-  int64_t size = 0;
-  const std::vector<Offsets> parts = offsets(stack, &size);
-  Tensor y = empty({samples, stack.batch(), stack.weights(stack.size() - 1).rows}), saved = empty({size});
+  Parts parts;
+  const std::vector<Offsets> all = offsets(stack, &parts);
+  Tensor y = empty({samples, stack.batch(), stack.weights(stack.size() - 1).rows}), saved = parts.make();
   float* begin = mutable_data(saved);
   std::vector<LocalStack::Room> room;
-  for (const Offsets& at : parts) {
-    room.push_back({begin + at.moments, begin + at.half_ratio, begin + at.y});
-  }
+  for (const Offsets& at : all) room.push_back({begin + at.moments, begin + at.half_ratio, begin + at.y});
   room.back().y = mutable_data(y);
   const Tensor sums = stack.forward(seed, room);
   return {y, sums, {saved}};

@@ -1,14 +1,9 @@
 #include "local_stack.h"
 
 #include <algorithm>
-#include <memory>
 
 namespace fastlbbnn {
 namespace {
-
-// Floats that nobody has written to.
-using Floats = std::unique_ptr<float[]>;
-Floats floats(int64_t n) { return Floats(new float[n]); }
 
 Floats squares(const float* x, int64_t n) {
   Floats out = floats(n);

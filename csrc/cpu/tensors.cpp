@@ -92,6 +92,7 @@ Layer::Layer(const Tensor& kappa, const Tensor& rho, const OptionalTensor& omega
                   " rows and columns");
   STD_TORCH_CHECK(bias_kappa.has_value() == bias_rho.has_value(),
                   "fastlbbnn: bias_kappa and bias_rho go together");
+  owned.reserve(kTensors);
   const auto checked = [&](const Tensor& t, int64_t numel, const char* name) {
     // Before a copy is made: of an expanded tensor it could be of any size.
     STD_TORCH_CHECK(t.numel() == numel, "fastlbbnn: ", name, " has ", t.numel(), " elements; expected ",
@@ -292,6 +293,7 @@ std::vector<LayerAdam> layer_adams(const std::vector<Tensor>& parameters, const 
   const int64_t layers = count_layers(parameters);
   check_adam(layers, exp_avg, exp_avg_sq, hyper);
   std::vector<LayerAdam> adams;
+  adams.reserve(layers);
   for (int64_t l = 0; l < layers; ++l) {
     adams.emplace_back(layer_parameters(parameters, l), exp_avg.data() + l * kTensors,
                        exp_avg_sq.data() + l * kTensors, hyper.data() + l * kTensors * kAdamNumbers);

@@ -154,6 +154,8 @@ class _LayerPlan(NamedTuple):
     exp_avg: list[Tensor]
     exp_avg_sq: list[Tensor]
     steps: list[int]  # where each parameter's step count stands in the common tensor
+    hyper: list[float]  # the numbers of the step before, and ...
+    settings: list[Any]  # ... what of them a group says
     drawn: list[int]  # where logits stand whose gradients go on
 
 
@@ -191,6 +193,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         # addition counts them all.
         self._steps = torch.zeros(0)
         self._step_values: list[float] = []
+        self._one = torch.ones(())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -246,8 +249,8 @@ class Adam(BackwardStep, torch.optim.Adam):
         with_gradient = [p for p in self._all if p.grad is not None]
         if not self._touched.isdisjoint(map(id, with_gradient)):
             raise RuntimeError(_USED_TWICE)
-        if len(self._touched) == len(self._steps):
-            self._steps += 1.0
+        if len(self._touched) == len(self._step_values):
+            self._steps.add_(self._one)
         else:
             for p in self._all:
                 if id(p) in self._touched:
@@ -314,18 +317,24 @@ class Adam(BackwardStep, torch.optim.Adam):
         for p in plan.updated:
             if p._backward_hooks or p._post_accumulate_grad_hooks:
                 return None  # somebody wants to see its gradient
+        settings: list[Any] = []
         for group in plan.distinct:
             if group["weight_decay"] or group["maximize"]:
                 return None  # more than plain Adam: gradients as usual
+            beta1, beta2 = group["betas"]
+            # As numbers: a tensor may be changed in place.
+            settings += (float(group["lr"]), float(beta1), float(beta2), float(group["eps"]))
         if not self._touched.isdisjoint(plan.updated_ids):
             raise RuntimeError(_USED_TWICE)
-        hyper: list[float] = []
-        for own, step in zip(plan.groups, plan.steps):
-            if own is None:
+        hyper = plan.hyper
+        if settings != plan.settings:
+            plan.settings[:] = settings
+            hyper.clear()
+            for own in plan.groups:
                 # With beta1 = 0 and no step: of drawn logits, the gradient (see ``ops.update``).
-                hyper += (0.0, 0.0, 0.0, 1.0, 1.0)
-            else:
-                hyper += (own["lr"], *own["betas"], own["eps"], self._step_values[step] + 1.0)
+                hyper += (0.0, 0.0, 0.0, 1.0, 1.0) if own is None else (own["lr"], *own["betas"], own["eps"], 1.0)
+        step_values = self._step_values
+        hyper[4::5] = [1.0 if step < 0 else step_values[step] + 1.0 for step in plan.steps]
         self._touched |= plan.updated_ids
         # The operator writes to the parameters: whoever saved them must notice.
         torch.autograd.graph.increment_version(plan.updated)
@@ -364,7 +373,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         distinct = list({id(group): group for group in groups if group is not None}.values())
         plan = _LayerPlan(
             kept, tuple(map(id, kept)), trained, updated, frozenset(map(id, updated)), groups, distinct,
-            exp_avg, exp_avg_sq, steps, drawn,
+            exp_avg, exp_avg_sq, steps, [], [], drawn,
         )  # fmt: skip
         self._plans[id(parameters[0])] = plan
         return plan

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import reference
 from . import dispatch, update
-from .library import define, differentiable_once, fake, gradient_of, keeps_draws
+from .library import define, differentiable_once, fake, gradient_of, in_one_tensor, keeps_draws
 from .local_linear import LOCAL_LINEAR
 from .parameters import COUNT, LayerParameters, absent_as_empty, flat, unflat
 
@@ -34,9 +34,6 @@ _bwd = torch.ops.fastlbbnn.local_mlp_bwd.default
 _bwd_adam = torch.ops.fastlbbnn.local_mlp_bwd_adam.default
 _fwd = torch.ops.fastlbbnn.local_mlp_fwd.default
 
-#: Parts of what is saved start at multiples of this; mirrored in ``csrc/cpu/local_mlp.cpp``.
-_UNIT = 16
-
 
 @fake("local_mlp_fwd")
 def _(x, parameters, seeds, samples):
@@ -44,8 +41,7 @@ def _(x, parameters, seeds, samples):
     shapes = [(samples, x.shape[-2], kappa.shape[0]) for kappa in kappas]
     hidden = shapes[:-1]
     if keeps_draws(x.device):
-        parts = [(2, *kappa.shape) for kappa in kappas] + shapes + hidden
-        saved = [x.new_empty(sum((a * b * c + _UNIT - 1) // _UNIT * _UNIT for a, b, c in parts))]
+        saved = [in_one_tensor(x, [*((2, *kappa.shape) for kappa in kappas), *shapes, *hidden])]
     else:
         saved = [x.new_empty(shape, dtype=torch.float32) for shape in shapes]
         saved += [x.new_empty(shape) for shape in hidden]
@@ -108,7 +104,7 @@ class LocalMLPFunction(torch.autograd.Function):
 def _fused(
     x: Tensor, layers: Sequence[LayerParameters], seeds: Tensor, samples: int, single: bool
 ) -> tuple[Tensor, Tensor]:
-    return LocalMLPFunction.apply(x, seeds, samples, single, *flat(layers))
+    return dispatch.apply(LocalMLPFunction, x, seeds, samples, single, *flat(layers))
 
 
 def _reference(
