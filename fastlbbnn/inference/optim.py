@@ -107,6 +107,8 @@ def checked_loss(loss: Any) -> Tensor:
     return loss
 
 
+_run_backward = torch.autograd.graph._engine_run_backward
+
 _SCALED = (
     "the loss is a product with a tensor of one number, as torch.amp.GradScaler.scale() returns it, and "
     "backward_step would take its scaled gradients. Use scaler.scale(loss).backward(), "
@@ -269,7 +271,11 @@ class Adam(BackwardStep, torch.optim.Adam):
             return
         update.in_thread.optimizer = self
         try:
-            loss.backward()
+            if type(loss) is Tensor and loss.dtype is torch.float32 and loss.dim() == 0:
+                # As loss.backward(), which makes a new one and checks its arguments every time.
+                _run_backward((loss,), (self._one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+            else:
+                loss.backward()
         finally:
             update.in_thread.optimizer = None
 

@@ -12,7 +12,7 @@ from .. import reference
 from . import dispatch, update
 from .library import define, differentiable_once, fake, gradient_of, in_one_tensor, keeps_draws
 from .local_linear import LOCAL_LINEAR
-from .parameters import COUNT, LayerParameters, absent_as_empty, flat, unflat
+from .parameters import LayerParameters, absent_as_empty, flat, unflat
 
 # parameters: those of every layer (see parameters.flat), empty where there is none.
 # y [S, M, N], sums [layers, 5], saved: what local_linear_fwd keeps of all layers and the hidden activations,
