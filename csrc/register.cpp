@@ -15,6 +15,9 @@ STABLE_TORCH_LIBRARY_IMPL(fastlbbnn, CPU, m) {
   m.impl("fixed_mlp_fwd", TORCH_BOX(&fastlbbnn::fixed_mlp_fwd));
   m.impl("fixed_mlp_bwd", TORCH_BOX(&fastlbbnn::fixed_mlp_bwd));
   m.impl("fixed_mlp_bwd_adam", TORCH_BOX(&fastlbbnn::fixed_mlp_bwd_adam));
+  m.impl("local_mlp_fwd", TORCH_BOX(&fastlbbnn::local_mlp_fwd));
+  m.impl("local_mlp_bwd", TORCH_BOX(&fastlbbnn::local_mlp_bwd));
+  m.impl("local_mlp_bwd_adam", TORCH_BOX(&fastlbbnn::local_mlp_bwd_adam));
   m.impl("kl_sums_fwd", TORCH_BOX(&fastlbbnn::kl_sums_fwd));
   m.impl("kl_sums_bwd", TORCH_BOX(&fastlbbnn::kl_sums_bwd));
   m.impl("cross_entropy_fwd", TORCH_BOX(&fastlbbnn::cross_entropy_fwd));

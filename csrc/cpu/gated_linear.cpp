@@ -13,6 +13,11 @@ GatedStack one_layer(const Tensor& x, const Tensor& kappa, const Tensor& rho,
   return GatedStack({{layer, read_seeds(seed, 1)[0], temperature}}, x, samples, hard);
 }
 
+GatedStack::Kept checked(const GatedStack& stack, const Tensor& draws) {
+  check_float(draws, stack.draws_size(0), "draws");
+  return {data(draws), nullptr};
+}
+
 }  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> gated_linear_fwd(
@@ -21,8 +26,10 @@ std::tuple<Tensor, Tensor, Tensor> gated_linear_fwd(
     double temperature, bool hard, bool save) {
   const GatedStack stack = one_layer(x, kappa, rho, omega, bias_kappa, bias_rho, seed, samples,
                                      block_rows, block_cols, temperature, hard);
-  GatedStack::Result r = stack.forward(save);
-  return {r.y, torch::stable::view(r.sums, {5}), save ? r.draws[0] : empty({0})};
+  Tensor y = empty({samples, stack.batch(), stack.weights(0).rows});
+  Tensor draws = save ? empty({samples, draw_size(stack.weights(0))}) : empty({0});
+  const Tensor sums = stack.forward({{save ? mutable_data(draws) : nullptr, mutable_data(y)}});
+  return {y, torch::stable::view(sums, {5}), draws};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gated_linear_bwd(
@@ -34,7 +41,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> gated_linear_bwd(
                                      block_rows, block_cols, temperature, hard);
   const ParameterGradients g(kappa, rho, omega, bias_kappa, bias_rho);
   Tensor dx =
-      stack.backward(dy, dsums, {saved}, {}, need_dx, {{g.weight_sink(), g.bias_sink()}});
+      stack.backward(dy, dsums, {checked(stack, saved)}, need_dx, {{g.weight_sink(), g.bias_sink()}});
   return {dx, g.kappa, g.rho, g.omega, g.bias_kappa, g.bias_rho};
 }
 
@@ -49,7 +56,7 @@ Tensor gated_linear_bwd_adam(Tensor dy, Tensor dsums, Tensor x, Tensor kappa, Te
   check_adam(1, exp_avg, exp_avg_sq, hyper);
   LayerAdam adam({kappa, rho, omega, bias_kappa, bias_rho}, exp_avg.data(), exp_avg_sq.data(),
                  hyper.data());
-  const Tensor dx = stack.backward(dy, dsums, {saved}, {}, need_dx,
+  const Tensor dx = stack.backward(dy, dsums, {checked(stack, saved)}, need_dx,
                                    {{adam.weight_sink(), adam.bias_sink()}});
   adam.write_back();
   return dx;

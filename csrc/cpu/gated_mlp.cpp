@@ -5,27 +5,15 @@
 namespace fastlbbnn {
 namespace {
 
-constexpr int64_t kTensors = 5;   // a layer: kappa, rho, omega, bias_kappa, bias_rho
-
-// Empty tensors stand for parameters that a layer does not have.
-OptionalTensor present(const Tensor& t) {
-  return t.numel() > 0 ? OptionalTensor(t) : OptionalTensor();
-}
-
-std::array<OptionalTensor, 5> layer_parameters(const std::vector<Tensor>& parameters, int64_t l) {
-  const Tensor* p = parameters.data() + l * kTensors;
-  return {p[0], p[1], present(p[2]), present(p[3]), present(p[4])};
-}
-
 GatedStack make_stack(const Tensor& x, const std::vector<Tensor>& parameters, const Tensor& seeds,
                       int64_t samples, const std::vector<int64_t>& blocks,
                       const std::vector<double>& temperatures, bool hard) {
   const int64_t layers = static_cast<int64_t>(temperatures.size());
-  STD_TORCH_CHECK(layers >= 1 && static_cast<int64_t>(parameters.size()) == layers * kTensors &&
-                      static_cast<int64_t>(blocks.size()) == layers * 2,
+  STD_TORCH_CHECK(count_layers(parameters) == layers && static_cast<int64_t>(blocks.size()) == layers * 2,
                   "fastlbbnn: an MLP needs five tensors, a block and a temperature a layer");
   const std::vector<uint64_t> seed = read_seeds(seeds, layers);
   std::vector<StackLayer> stack;
+  stack.reserve(layers);
   for (int64_t l = 0; l < layers; ++l) {
     const auto p = layer_parameters(parameters, l);
     stack.push_back({Layer(*p[0], *p[1], p[2], p[3], p[4], blocks[2 * l], blocks[2 * l + 1]),
@@ -34,10 +22,28 @@ GatedStack make_stack(const Tensor& x, const std::vector<Tensor>& parameters, co
   return GatedStack(std::move(stack), x, samples, hard);
 }
 
-// `saved` holds the draws of all layers, then the hidden activations.
-std::vector<Tensor> slice(const std::vector<Tensor>& saved, int64_t begin, int64_t end) {
-  STD_TORCH_CHECK(end <= static_cast<int64_t>(saved.size()), "fastlbbnn: a saved tensor is missing");
-  return std::vector<Tensor>(saved.begin() + begin, saved.begin() + end);
+// What is kept of all layers is in one tensor: draws, unless no backward pass will follow, and, of hidden
+// layers, outputs. (Mirrored in fastlbbnn/ops/gated_mlp.py.)
+struct Offsets {
+  int64_t draws, y;
+};
+
+std::vector<Offsets> offsets(const GatedStack& stack, bool save, Parts* parts) {
+  std::vector<Offsets> out;
+  for (int64_t l = 0; l < stack.size(); ++l) {
+    const int64_t draws = parts->add(save ? stack.draws_size(l) : 0);
+    out.push_back({draws, parts->add(l + 1 < stack.size() ? stack.outputs_size(l) : 0)});
+  }
+  return out;
+}
+
+std::vector<GatedStack::Kept> read_kept(const GatedStack& stack, const std::vector<Tensor>& saved) {
+  Parts parts;
+  std::vector<GatedStack::Kept> kept;
+  const std::vector<Offsets> all = offsets(stack, true, &parts);
+  const float* begin = parts.read(saved);
+  for (const Offsets& at : all) kept.push_back({begin + at.draws, begin + at.y});
+  return kept;
 }
 
 }  // namespace
@@ -46,10 +52,15 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> gated_mlp_fwd(
     Tensor x, std::vector<Tensor> parameters, Tensor seeds, int64_t samples,
     std::vector<int64_t> blocks, std::vector<double> temperatures, bool hard, bool save) {
   const GatedStack stack = make_stack(x, parameters, seeds, samples, blocks, temperatures, hard);
-  GatedStack::Result r = stack.forward(save);
-  std::vector<Tensor> saved = r.draws;
-  saved.insert(saved.end(), r.hidden.begin(), r.hidden.end());
-  return {r.y, r.sums, saved};
+  Parts parts;
+  const std::vector<Offsets> all = offsets(stack, save, &parts);
+  Tensor y = empty({samples, stack.batch(), stack.weights(stack.size() - 1).rows}), kept = parts.make();
+  float* begin = mutable_data(kept);
+  std::vector<GatedStack::Room> room;
+  for (const Offsets& at : all) room.push_back({save ? begin + at.draws : nullptr, begin + at.y});
+  room.back().y = mutable_data(y);
+  const Tensor sums = stack.forward(room);
+  return {y, sums, save ? std::vector<Tensor>{kept} : std::vector<Tensor>{}};
 }
 
 std::vector<Tensor> gated_mlp_bwd(Tensor dy, Tensor dsums, Tensor x,
@@ -67,8 +78,7 @@ std::vector<Tensor> gated_mlp_bwd(Tensor dy, Tensor dsums, Tensor x,
     sinks.push_back({g.weight_sink(), g.bias_sink()});
     grads.insert(grads.end(), {g.kappa, g.rho, g.omega, g.bias_kappa, g.bias_rho});
   }
-  grads[0] = stack.backward(dy, dsums, slice(saved, 0, stack.size()),
-                            slice(saved, stack.size(), 2 * stack.size() - 1), need_dx, sinks);
+  grads[0] = stack.backward(dy, dsums, read_kept(stack, saved), need_dx, sinks);
   return grads;
 }
 
@@ -78,17 +88,10 @@ Tensor gated_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor>
                           bool need_dx, std::vector<Tensor> exp_avg,
                           std::vector<Tensor> exp_avg_sq, std::vector<double> hyper) {
   const GatedStack stack = make_stack(x, parameters, seeds, samples, blocks, temperatures, hard);
-  check_adam(stack.size(), exp_avg, exp_avg_sq, hyper);
-  std::vector<LayerAdam> adams;
-  for (int64_t l = 0; l < stack.size(); ++l) {
-    adams.emplace_back(layer_parameters(parameters, l), exp_avg.data() + l * kTensors,
-                       exp_avg_sq.data() + l * kTensors,
-                       hyper.data() + l * kTensors * kAdamNumbers);
-  }
+  std::vector<LayerAdam> adams = layer_adams(parameters, exp_avg, exp_avg_sq, hyper);
   std::vector<GatedStack::Sinks> sinks;
   for (const LayerAdam& adam : adams) sinks.push_back({adam.weight_sink(), adam.bias_sink()});
-  const Tensor dx = stack.backward(dy, dsums, slice(saved, 0, stack.size()),
-                                   slice(saved, stack.size(), 2 * stack.size() - 1), need_dx, sinks);
+  const Tensor dx = stack.backward(dy, dsums, read_kept(stack, saved), need_dx, sinks);
   for (LayerAdam& adam : adams) adam.write_back();
   return dx;
 }

@@ -71,84 +71,70 @@ GatedStack::GatedStack(std::vector<StackLayer> layers, const Tensor& x, int64_t 
   }
 }
 
-Matrix GatedStack::input(int64_t l, int64_t s, const std::vector<Tensor>& hidden) const {
+int64_t GatedStack::draws_size(int64_t l) const { return volume({samples_, draw_size(weights(l))}); }
+
+Matrix GatedStack::input(int64_t l, int64_t s, const float* below) const {
   if (l == 0) return inputs_.of_sample(s);
-  const int64_t m = inputs_.rows, k = layers_[l].layer.weights.cols;
-  return {data(hidden[l - 1]) + s * m * k, m, k, k, 1};
+  const int64_t m = inputs_.rows, k = weights(l).cols;
+  return {below + s * m * k, m, k, k, 1};
 }
 
-GatedStack::Result GatedStack::forward(bool save) const {
+Tensor GatedStack::forward(const std::vector<Room>& room) const {
   const FlushSubnormals flush;
   const int64_t m = inputs_.rows;
-  std::vector<Tensor> draws, hidden;
   std::vector<std::vector<RowSums>> sums(layers_.size());
+  std::vector<LayerSums> all;
   std::vector<float> scratch;
-  Tensor y = empty({0});
   for (int64_t l = 0; l < size(); ++l) {
-    const Posterior& q = layers_[l].layer.weights;
+    const Posterior& q = weights(l);
     const int64_t n = q.rows, k = q.cols, stride = padded_cols(k);
     const bool last = l + 1 == size(), has_bias = layers_[l].layer.has_bias();
+    const bool save = room[l].draws != nullptr;
+    const float* below = l > 0 ? room[l - 1].y : nullptr;
     sums[l].resize(layers_[l].layer.sum_rows());
-    Tensor out = empty({samples_, m, n});
-    if (save) {
-      draws.push_back(empty({samples_, draw_size(q)}));
-    } else {
-      scratch.resize(n * 2 * stride);   // one sample's weights at a time
-    }
+    all.push_back({&layers_[l].layer, &sums[l]});
+    if (!save) scratch.resize(n * 2 * stride);   // one sample's weights at a time
     // Where nothing is computed and nothing kept, the first draw has all there is: the sums.
-    const int64_t drawn = save || out.numel() > 0 ? samples_ : 1;
+    const int64_t drawn = save || outputs_size(l) > 0 ? samples_ : 1;
     const std::vector<float> bias =
         sample_bias(layers_[l], drawn, has_bias ? &sums[l].back() : nullptr);
     const Panels panels(q, m);
     for (int64_t s = 0; s < drawn; ++s) {
-      float* w = save ? mutable_data(draws[l]) + s * draw_size(q) : scratch.data();
+      float* w = save ? room[l].draws + s * draw_size(q) : scratch.data();
       float* g = save && stores_gates(q) ? w + n * 2 * stride : nullptr;
       const Draw draw = weight_draw(layers_[l], s, hard_);
       parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t end) {
         kernels().sample(q, draw, panels.begin(first), panels.end(end - 1), {w, stride, g}, save,
                          s == 0 ? sums[l].data() : nullptr);
       });
-      float* y_s = mutable_data(out) + s * m * n;
-      matmul(y_s, n, input(l, s, hidden), Matrix{w, n, k, 2 * stride, 1}.t());
+      float* y_s = room[l].y + s * m * n;
+      matmul(y_s, n, input(l, s, below), Matrix{w, n, k, 2 * stride, 1}.t());
       finish_outputs(y_s, m, n, has_bias ? bias.data() + s * 2 * padded_cols(n) : nullptr, !last);
     }
-    if (last) {
-      y = out;
-    } else {
-      hidden.push_back(out);
-    }
   }
-  if (!save) hidden.clear();
-  std::vector<LayerSums> all;
-  for (size_t l = 0; l < layers_.size(); ++l) all.push_back({&layers_[l].layer, &sums[l]});
-  return {y, reduce_sums(all), draws, hidden};
+  return reduce_sums(all);
 }
 
 // dx = dy w; where all samples share x, summed over them.
-Tensor GatedStack::input_gradient(int64_t l, const Tensor& dy, const Tensor& draws) const {
-  const Posterior& q = layers_[l].layer.weights;
+void GatedStack::input_gradient(int64_t l, const float* dy, const float* draws, float* dx) const {
+  const Posterior& q = weights(l);
   const int64_t m = inputs_.rows, n = q.rows, k = q.cols;
   const bool sum = l == 0 && inputs_.shared;
-  Tensor dx = sum ? empty({m, k}) : empty({samples_, m, k});
   std::vector<float> one(sum && samples_ > 1 ? m * k : 0);
   for (int64_t s = 0; s < samples_; ++s) {
-    const Matrix w{data(draws) + s * draw_size(q), n, k, 2 * padded_cols(k), 1};
-    float* total = mutable_data(dx);
-    float* out = !sum ? total + s * m * k : s == 0 ? total : one.data();
-    matmul(out, k, {data(dy) + s * m * n, m, n, n, 1}, w);
+    const Matrix w{draws + s * draw_size(q), n, k, 2 * padded_cols(k), 1};
+    float* out = !sum ? dx + s * m * k : s == 0 ? dx : one.data();
+    matmul(out, k, {dy + s * m * n, m, n, n, 1}, w);
     if (sum && s > 0) {
-      for (int64_t i = 0; i < m * k; ++i) total[i] += one[i];
+      for (int64_t i = 0; i < m * k; ++i) dx[i] += one[i];
     }
   }
-  return dx;
 }
 
-void GatedStack::parameter_gradients(int64_t l, const Tensor& dy_tensor, const Tensor& draws,
-                                     const std::vector<Tensor>& hidden, const SumGradients& c,
-                                     const Sinks& sinks) const {
-  const Posterior& q = layers_[l].layer.weights;
+void GatedStack::parameter_gradients(int64_t l, const float* dy, const float* saved, const float* below,
+                                     const SumGradients& c, const Sinks& sinks) const {
+  const Posterior& q = weights(l);
   const int64_t m = inputs_.rows, n = q.rows, k = q.cols;
-  const float *dy = data(dy_tensor), *saved = data(draws);
   const Draw draw = weight_draw(layers_[l], 0, hard_);
   const Panels panels(q, m);
   parallel_for(0, panels.count(), 1, [&](int64_t first, int64_t last) {
@@ -157,7 +143,7 @@ void GatedStack::parameter_gradients(int64_t l, const Tensor& dy_tensor, const T
       const int64_t begin = panels.begin(p), end = panels.end(p), rows = end - begin;
       for (int64_t s = 0; s < samples_; ++s) {
         const Matrix dy_panel{dy + s * m * n + begin, m, rows, n, 1};
-        matmul(dw + s * rows * k, k, dy_panel.t(), input(l, s, hidden));
+        matmul(dw + s * rows * k, k, dy_panel.t(), input(l, s, below));
       }
       kernels().backward(q, draw, begin, end,
                          {samples_, dw, rows * k, begin, saved, draw_size(q),
@@ -174,32 +160,28 @@ void GatedStack::parameter_gradients(int64_t l, const Tensor& dy_tensor, const T
                      sinks.bias);
 }
 
-Tensor GatedStack::backward(const Tensor& dy, const Tensor& dsums,
-                            const std::vector<Tensor>& draws, const std::vector<Tensor>& hidden,
+Tensor GatedStack::backward(const Tensor& dy, const Tensor& dsums, const std::vector<Kept>& kept,
                             bool need_dx, const std::vector<Sinks>& sinks) const {
   const FlushSubnormals flush;
-  const int64_t m = inputs_.rows;
-  STD_TORCH_CHECK(static_cast<int64_t>(draws.size()) == size() &&
-                      static_cast<int64_t>(hidden.size()) == size() - 1,
-                  "fastlbbnn: expected the draws of ", size(), " layers");
-  for (int64_t l = 0; l < size(); ++l) {
-    check_float(draws[l], samples_ * draw_size(layers_[l].layer.weights), "draws");
-    if (l > 0) check_float(hidden[l - 1], samples_ * m * layers_[l].layer.weights.cols, "hidden");
-  }
   const std::vector<SumGradients> c = read_sum_gradients(dsums, size());
-  Tensor upstream = row_major(dy);
-  check_float(upstream, samples_ * m * layers_.back().layer.weights.rows, "dy");
+  const Tensor given = row_major(dy);
+  check_float(given, outputs_size(size() - 1), "dy");
+  const float* upstream = data(given);
+  Floats hidden;
   for (int64_t l = size() - 1; l > 0; --l) {
     // dx before the parameters: a step of Adam changes them, but not the draws.
-    Tensor dx = input_gradient(l, upstream, draws[l]);
-    parameter_gradients(l, upstream, draws[l], hidden, c[l], sinks[l]);
-    float* d = mutable_data(dx);
-    const float* h = data(hidden[l - 1]);
-    for (int64_t i = 0, count = dx.numel(); i < count; ++i) d[i] = h[i] > 0.0f ? d[i] : 0.0f;
-    upstream = dx;
+    const int64_t count = outputs_size(l - 1);
+    const float* h = kept[l - 1].y;
+    Floats dx = floats(count);
+    input_gradient(l, upstream, kept[l].draws, dx.get());
+    parameter_gradients(l, upstream, kept[l].draws, h, c[l], sinks[l]);
+    for (int64_t i = 0; i < count; ++i) dx[i] = h[i] > 0.0f ? dx[i] : 0.0f;
+    hidden = std::move(dx);
+    upstream = hidden.get();
   }
-  Tensor dx = need_dx ? input_gradient(0, upstream, draws[0]) : empty({0});
-  parameter_gradients(0, upstream, draws[0], hidden, c[0], sinks[0]);
+  Tensor dx = need_dx ? torch::stable::empty_like(inputs_.owned) : empty({0});   // row-major, as they are
+  if (need_dx) input_gradient(0, upstream, kept[0].draws, mutable_data(dx));
+  parameter_gradients(0, upstream, kept[0].draws, nullptr, c[0], sinks[0]);
   return dx;
 }
 

@@ -80,6 +80,19 @@ std::vector<Tensor> fixed_mlp_bwd(Tensor dy, Tensor dsums, Tensor x, std::vector
 Tensor fixed_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,
                           std::vector<Tensor> structure, Tensor saved, Tensor seeds, int64_t samples,
                           std::string estimator, std::vector<int64_t> included, bool need_dx,
+                           std::vector<Tensor> exp_avg, std::vector<Tensor> exp_avg_sq,
+                           std::vector<double> hyper);
+
+// A stack of such layers with ReLU between them, parameters as above. Returns y, sums [layers, 5] and what the
+// backward pass needs, in one tensor.
+std::tuple<Tensor, Tensor, std::vector<Tensor>> local_mlp_fwd(Tensor x, std::vector<Tensor> parameters,
+                                                              Tensor seeds, int64_t samples);
+
+std::vector<Tensor> local_mlp_bwd(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,
+                                  std::vector<Tensor> saved, int64_t samples, bool need_dx);
+
+Tensor local_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,
+                          std::vector<Tensor> saved, int64_t samples, bool need_dx,
                           std::vector<Tensor> exp_avg, std::vector<Tensor> exp_avg_sq,
                           std::vector<double> hyper);
 

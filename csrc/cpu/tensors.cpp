@@ -92,6 +92,7 @@ Layer::Layer(const Tensor& kappa, const Tensor& rho, const OptionalTensor& omega
                   " rows and columns");
   STD_TORCH_CHECK(bias_kappa.has_value() == bias_rho.has_value(),
                   "fastlbbnn: bias_kappa and bias_rho go together");
+  owned.reserve(kTensors);
   const auto checked = [&](const Tensor& t, int64_t numel, const char* name) {
     // Before a copy is made: of an expanded tensor it could be of any size.
     STD_TORCH_CHECK(t.numel() == numel, "fastlbbnn: ", name, " has ", t.numel(), " elements; expected ",
@@ -119,6 +120,19 @@ bool Layer::finite() const {
     const float* p = data(t);
     return std::all_of(p, p + t.numel(), [](float v) { return std::isfinite(v); });
   });
+}
+
+int64_t count_layers(const std::vector<Tensor>& parameters) {
+  const auto count = static_cast<int64_t>(parameters.size());
+  STD_TORCH_CHECK(count >= kTensors && count % kTensors == 0, "fastlbbnn: an MLP needs five tensors a layer; got ",
+                  count);
+  return count / kTensors;
+}
+
+std::array<OptionalTensor, 5> layer_parameters(const std::vector<Tensor>& parameters, int64_t l) {
+  const auto present = [](const Tensor& t) { return t.numel() > 0 ? OptionalTensor(t) : OptionalTensor(); };
+  const Tensor* p = parameters.data() + l * kTensors;
+  return {p[0], p[1], present(p[2]), present(p[3]), present(p[4])};
 }
 
 Inputs::Inputs(const Tensor& x, const Layer& layer, int64_t samples) {
@@ -272,6 +286,19 @@ GradientSink LayerAdam::weight_sink() const {
 
 GradientSink LayerAdam::bias_sink() const {
   return {nullptr, nullptr, nullptr, at(3), at(4), nullptr};
+}
+
+std::vector<LayerAdam> layer_adams(const std::vector<Tensor>& parameters, const std::vector<Tensor>& exp_avg,
+                                   const std::vector<Tensor>& exp_avg_sq, const std::vector<double>& hyper) {
+  const int64_t layers = count_layers(parameters);
+  check_adam(layers, exp_avg, exp_avg_sq, hyper);
+  std::vector<LayerAdam> adams;
+  adams.reserve(layers);
+  for (int64_t l = 0; l < layers; ++l) {
+    adams.emplace_back(layer_parameters(parameters, l), exp_avg.data() + l * kTensors,
+                       exp_avg_sq.data() + l * kTensors, hyper.data() + l * kTensors * kAdamNumbers);
+  }
+  return adams;
 }
 
 }  // namespace fastlbbnn

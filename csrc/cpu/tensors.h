@@ -9,7 +9,9 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels.h"
@@ -37,6 +39,10 @@ inline Tensor row_major(const Tensor& t) {
 // The product of sizes, for memory that is about to be asked for. Throws where no memory holds as much.
 int64_t volume(std::initializer_list<int64_t> sizes);
 
+// Floats that nobody has written to.
+using Floats = std::unique_ptr<float[]>;
+inline Floats floats(int64_t n) { return Floats(new float[n]); }
+
 // Python has checked arguments and says what is wrong in words; these are what keeps a direct call of
 // an operator from reading past a tensor.
 inline void check_float(const Tensor& t, int64_t numel, const char* name) {
@@ -45,6 +51,39 @@ inline void check_float(const Tensor& t, int64_t numel, const char* name) {
                   "fastlbbnn: ", name, " must be a contiguous float32 CPU tensor of ", numel,
                   " elements");
 }
+
+// Parts of one tensor, which cost a call less than tensors of their own: each begins on a cache line of the
+// tensor. (Mirrored in fastlbbnn/ops/library.py.)
+class Parts {
+ public:
+  // Where a part of so many floats begins.
+  int64_t add(int64_t floats) {
+    const int64_t begin = size_;
+    size_ = volume({size_ + (floats + kUnit - 1) / kUnit * kUnit});
+    gaps_.push_back({begin + floats, size_});
+    return begin;
+  }
+  // A tensor for all of them, with zeros between them: the same call twice gives the same bits.
+  Tensor make() const {
+    Tensor all = empty({size_});
+    float* begin = mutable_data(all);
+    for (const auto& [first, last] : gaps_) {
+      for (int64_t i = first; i < last; ++i) begin[i] = 0.0f;
+    }
+    return all;
+  }
+  // The floats of all, as a forward pass saved them.
+  const float* read(const std::vector<Tensor>& saved) const {
+    STD_TORCH_CHECK(saved.size() == 1, "fastlbbnn: there are ", saved.size(), " saved tensors; expected 1");
+    check_float(saved[0], size_, "saved");
+    return data(saved[0]);
+  }
+
+ private:
+  static constexpr int64_t kUnit = 16;
+  int64_t size_ = 0;
+  std::vector<std::pair<int64_t, int64_t>> gaps_;
+};
 
 // Rows and columns of a matrix, and samples: what the noise counts in 32 bits.
 constexpr int64_t kMostRows = INT32_MAX;
@@ -70,6 +109,12 @@ struct Layer {
   int64_t sum_rows() const { return (weights.cols > 0 ? weights.rows : 0) + bias.rows; }
   bool finite() const;   // all parameters are
 };
+
+// The parameters of a stack in one list, five tensors a layer: kappa, rho, omega, bias_kappa, bias_rho; empty
+// tensors stand for those that a layer does not have.
+constexpr int64_t kTensors = 5;
+int64_t count_layers(const std::vector<Tensor>& parameters);
+std::array<OptionalTensor, 5> layer_parameters(const std::vector<Tensor>& parameters, int64_t l);
 
 // Inputs [M, K], shared by all samples, or [S, M, K].
 struct Inputs {
@@ -146,5 +191,9 @@ class LayerAdam {
   std::array<std::optional<AdamTensor>, 5> tensors_;
   std::vector<Copied> copies_;
 };
+
+// Of every layer of a stack.
+std::vector<LayerAdam> layer_adams(const std::vector<Tensor>& parameters, const std::vector<Tensor>& exp_avg,
+                                   const std::vector<Tensor>& exp_avg_sq, const std::vector<double>& hyper);
 
 }  // namespace fastlbbnn

@@ -107,6 +107,8 @@ def checked_loss(loss: Any) -> Tensor:
     return loss
 
 
+_run_backward = torch.autograd.graph._engine_run_backward
+
 _SCALED = (
     "the loss is a product with a tensor of one number, as torch.amp.GradScaler.scale() returns it, and "
     "backward_step would take its scaled gradients. Use scaler.scale(loss).backward(), "
@@ -161,6 +163,8 @@ class _LayerPlan(NamedTuple):
     exp_avg: list[Tensor]
     exp_avg_sq: list[Tensor]
     steps: list[int]  # where each parameter's step count stands in the common tensor
+    hyper: list[float]  # the numbers of the step before, and ...
+    settings: list[Any]  # ... what of them a group says
     drawn: list[int]  # where logits stand whose gradients go on
 
 
@@ -201,6 +205,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         # addition counts them all.
         self._steps = torch.zeros(0)
         self._step_values: list[float] = []
+        self._one = torch.ones(())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -258,8 +263,8 @@ class Adam(BackwardStep, torch.optim.Adam):
         with_gradient = [p for p in self._all if p.grad is not None]
         if not self._touched.isdisjoint(map(id, with_gradient)):
             raise RuntimeError(_USED_TWICE)
-        if len(self._touched) == len(self._steps):
-            self._steps += 1.0
+        if len(self._touched) == len(self._step_values):
+            self._steps.add_(self._one)
         else:
             for p in self._all:
                 if id(p) in self._touched:
@@ -278,7 +283,11 @@ class Adam(BackwardStep, torch.optim.Adam):
             return
         update.in_thread.optimizer = self
         try:
-            loss.backward()
+            if type(loss) is Tensor and loss.dtype is torch.float32 and loss.dim() == 0:
+                # As loss.backward(), which makes a new one and checks its arguments every time.
+                _run_backward((loss,), (self._one,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+            else:
+                loss.backward()
         finally:
             update.in_thread.optimizer = None
 
@@ -326,18 +335,24 @@ class Adam(BackwardStep, torch.optim.Adam):
         for p in plan.updated:
             if p._backward_hooks or p._post_accumulate_grad_hooks:
                 return None  # somebody wants to see its gradient
+        settings: list[Any] = []
         for group in plan.distinct:
             if group["weight_decay"] or group["maximize"]:
                 return None  # more than plain Adam: gradients as usual
+            beta1, beta2 = group["betas"]
+            # As numbers: a tensor may be changed in place.
+            settings += (float(group["lr"]), float(beta1), float(beta2), float(group["eps"]))
         if not self._touched.isdisjoint(plan.updated_ids):
             raise RuntimeError(_USED_TWICE)
-        hyper: list[float] = []
-        for own, step in zip(plan.groups, plan.steps):
-            if own is None:
+        hyper = plan.hyper
+        if settings != plan.settings:
+            plan.settings[:] = settings
+            hyper.clear()
+            for own in plan.groups:
                 # With beta1 = 0 and no step: of drawn logits, the gradient (see ``ops.update``).
-                hyper += (0.0, 0.0, 0.0, 1.0, 1.0)
-            else:
-                hyper += (own["lr"], *own["betas"], own["eps"], self._step_values[step] + 1.0)
+                hyper += (0.0, 0.0, 0.0, 1.0, 1.0) if own is None else (own["lr"], *own["betas"], own["eps"], 1.0)
+        step_values = self._step_values
+        hyper[4::5] = [1.0 if step < 0 else step_values[step] + 1.0 for step in plan.steps]
         self._touched |= plan.updated_ids
         # The operator writes to the parameters: whoever saved them must notice.
         torch.autograd.graph.increment_version(plan.updated)
@@ -376,7 +391,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         distinct = list({id(group): group for group in groups if group is not None}.values())
         plan = _LayerPlan(
             kept, tuple(map(id, kept)), trained, updated, frozenset(map(id, updated)), groups, distinct,
-            exp_avg, exp_avg_sq, steps, drawn,
+            exp_avg, exp_avg_sq, steps, [], [], drawn,
         )  # fmt: skip
         self._plans[id(parameters[0])] = plan
         return plan

@@ -139,6 +139,9 @@ def make_prior(prior: Prior | str | None, **settings: float) -> Prior:
     return copy.deepcopy(prior)
 
 
+_Kind = tuple[torch.dtype, torch.device]
+
+
 @PRIORS.register("fixed")
 class FixedPrior(Prior):
     """Known inclusion probability ``psi`` and slab variance ``sigma2``."""
@@ -153,14 +156,15 @@ class FixedPrior(Prior):
         self.sigma2 = float(sigma2)
         # KL = coefficients . (H, A, A_w, T, S) + constant, kept ready by dtype and device: a fixed
         # prior costs a training step one dot product.
-        self._coefficients: dict[tuple[torch.dtype, torch.device], tuple[Tensor, float]] = {}
+        self._coefficients: dict[_Kind, tuple[Tensor, float]] = {}
+        self._joint: dict[_Kind, tuple[Any, ...]] = {}
 
     def numbers(self) -> dict[str, float]:
         return {"psi": self.psi, "sigma2": self.sigma2}
 
     def set_extra_state(self, state: object) -> None:
         super().set_extra_state(state)
-        self._coefficients.clear()
+        self._coefficients = {}
 
     @classmethod
     def paper(cls, n: int) -> FixedPrior:
@@ -171,7 +175,7 @@ class FixedPrior(Prior):
 
     def set_log_odds(self, value: float | None) -> None:
         super().set_log_odds(value)
-        self._coefficients.clear()
+        self._coefficients = {}
 
     def expectations(self) -> Expectations:
         own = Expectations(
@@ -212,27 +216,47 @@ def total_kl(entries: Sequence[tuple[Sequence[tuple[Any, int]], Tensor]]) -> Ten
     Layers with fixed priors, the common case, take one dot product together.
     """
     sums: list[Tensor] = []
-    coefficients: list[Tensor] = []
-    constant = 0.0
+    fixed: list[tuple[FixedPrior, int]] = []
     total: Tensor | None = None
     for layers, stacked in entries:
         if {type(prior) for prior, _ in layers} == _FIXED:
             sums.append(stacked.view(-1))
-            for prior, blocks in layers:
-                c, offset = prior.linear_form(stacked, blocks)
-                coefficients.append(c)
-                constant += offset
+            fixed += layers
             continue
         for (prior, blocks), row in zip(layers, stacked.view(-1, 5)):
             term = prior.kl(row, blocks)
             total = term if total is None else total + term
     if sums:
         joined = sums[0] if len(sums) == 1 else torch.cat(sums)
-        fixed = torch.dot(joined, torch.cat(coefficients)) + constant
-        total = fixed if total is None else total + fixed
+        coefficients, constant = _joint_form(fixed, joined)
+        term = torch.add(torch.dot(joined, coefficients), constant)
+        total = term if total is None else total + term
     if total is None:
         raise ValueError("no Bayesian layers, so no KL")
     return total
+
+
+def _joint_form(layers: list[tuple[FixedPrior, int]], sums: Tensor) -> tuple[Tensor, Tensor | float]:
+    """``linear_form`` of several layers, of their sums in a row; the first prior keeps it ready.
+
+    With the dictionaries of the forms that it was made of: a prior that changes begins a new one.
+    """
+    key = (sums.dtype, sums.device)
+    made_of, joint = layers[0][0]._joint.get(key, ((), None))
+    if joint is not None and len(made_of) == len(layers):
+        for (forms, count), (prior, blocks) in zip(made_of, layers):
+            if forms is not prior._coefficients or count != blocks:
+                break
+        else:
+            return joint
+    linear = [prior.linear_form(sums, blocks) for prior, blocks in layers]
+    coefficients, constant = torch.cat([c for c, _ in linear]), sum(constant for _, constant in linear)
+    if torch.compiler.is_compiling():
+        return coefficients, constant
+    joint = coefficients, sums.new_tensor(constant)
+    if not torch.is_inference_mode_enabled():
+        layers[0][0]._joint[key] = [(prior._coefficients, blocks) for prior, blocks in layers], joint
+    return joint
 
 
 _FIXED = {FixedPrior}

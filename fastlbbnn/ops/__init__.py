@@ -4,7 +4,7 @@ One file per operator: its schema, its fake, its autograd and its checked functi
 them all. ``dispatch`` chooses what computes them, ``backends`` knows what there is to choose from.
 """
 
-from . import noise
+from . import local_mlp, noise
 from .cross_entropy import cross_entropy
 from .dispatch import choose, draw_seed, use_backend
 from .fixed_mlp import Support, fixed_mlp

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from . import dispatch
 from .backends.cpp import load as why_no_cpp
 from .library import define, differentiable_once, fake
 
@@ -44,10 +45,10 @@ class CrossEntropyFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dloss: Tensor) -> Any:
         logits, gradient = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return gradient * dloss, None
         with torch.no_grad():
             grad = gradient * dloss
-        if not torch.is_grad_enabled():
-            return grad, None
         return differentiable_once("cross_entropy", (grad,), (dloss, logits))[0], None
 
 
@@ -65,7 +66,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
         and why_no_cpp() is None
     ):
         try:
-            return CrossEntropyFunction.apply(logits, target)
+            return dispatch.apply(CrossEntropyFunction, logits, target)
         except RuntimeError as error:
             if "expected 0 to" in str(error):
                 raise IndexError(f"a target is not in 0..{logits.shape[-1] - 1}") from error

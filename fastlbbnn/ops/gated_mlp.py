@@ -13,14 +13,14 @@ from .._util.checks import check_block, check_samples, check_temperature
 from . import dispatch, update
 from .checks import check_parameters
 from .gated_linear import GATED_LINEAR, draw_size
-from .library import define, differentiable_once, fake, gradient_of, keeps_draws
+from .library import define, differentiable_once, fake, gradient_of, in_one_tensor, keeps_draws
 from .parameters import COUNT, LayerParameters, absent_as_empty, flat, unflat
 
 _DRAW = "Tensor seeds, int samples, int[] blocks, float[] temperatures, bool hard"
 
 # parameters: those of every layer (see parameters.flat), empty where there is none.
-# y [S, M, N], sums [layers, 5], saved: the draws of all layers (as in gated_linear_fwd; on a GPU not),
-# then the hidden activations [S, M, N].
+# y [S, M, N], sums [layers, 5], saved: the draws of all layers (as in gated_linear_fwd) and the hidden
+# activations, in one tensor; on a GPU the hidden activations [S, M, N] alone.
 define(
     f"gated_mlp_fwd(Tensor x, Tensor[] parameters, {_DRAW}, bool save) -> (Tensor, Tensor, Tensor[])"
 )
@@ -42,15 +42,18 @@ _fwd = torch.ops.fastlbbnn.gated_mlp_fwd.default
 @fake("gated_mlp_fwd")
 def _(x, parameters, seeds, samples, blocks, temperatures, hard, save):
     layers = unflat(parameters)
-    draws, outputs = [], []
-    for layer, block in zip(layers, zip(blocks[::2], blocks[1::2])):
-        if keeps_draws(x.device):
+    shapes = [(samples, x.shape[-2], layer.kappa.shape[0]) for layer in layers]
+    hidden = shapes[:-1]
+    saved = []
+    if save and keeps_draws(x.device):
+        draws = []
+        for layer, block in zip(layers, zip(blocks[::2], blocks[1::2])):
             gated = layer.omega is not None and layer.omega.numel() > 0
-            size = draw_size(layer.kappa, gated, block)
-            draws.append(x.new_empty(samples, size))
-        outputs.append(x.new_empty(samples, x.shape[-2], layer.kappa.shape[0]))
-    saved = [*draws, *outputs[:-1]] if save else []
-    return outputs[-1], x.new_empty(len(layers), 5, dtype=torch.float32), saved
+            draws.append((samples, draw_size(layer.kappa, gated, block)))
+        saved = [in_one_tensor(x, [*draws, *hidden])]
+    elif save:
+        saved = [x.new_empty(shape) for shape in hidden]
+    return x.new_empty(shapes[-1]), x.new_empty(len(layers), 5, dtype=torch.float32), saved
 
 
 @fake("gated_mlp_bwd")
@@ -119,7 +122,7 @@ def _fused(
     blocks: Sequence[tuple[int, int]], temperatures: Sequence[float], hard: bool, single: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     draw = (samples, [n for block in blocks for n in block], list(temperatures), hard)
-    return GatedMLPFunction.apply(x, seeds, draw, single, *flat(layers))
+    return dispatch.apply(GatedMLPFunction, x, seeds, draw, single, *flat(layers))
 
 
 def _reference(

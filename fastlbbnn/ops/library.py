@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -80,6 +81,14 @@ def keeps_draws(device: torch.device) -> bool:
 def padded(cols: int) -> int:
     """Row stride of stored draws; mirrored in ``csrc/cpu/kernels.h``."""
     return (cols + 31) // 32 * 32
+
+
+def in_one_tensor(like: Tensor, parts: Iterable[Sequence[int]]) -> Tensor:
+    """Room for tensors of these shapes, as a stack's kernels on a CPU keep them: each begins on a cache line.
+
+    Mirrored in ``csrc/cpu/tensors.h``.
+    """
+    return like.new_empty(sum((math.prod(shape) + 15) // 16 * 16 for shape in parts))
 
 
 class _NotTwice(torch.autograd.Function):

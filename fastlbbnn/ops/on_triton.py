@@ -212,6 +212,49 @@ def local_linear_bwd_adam(
     return _local_backward(dy, dsums, x, parameters, half_ratio, samples, need_dx, sinks)
 
 
+def local_mlp_fwd(x, parameters, seeds, samples):
+    """Layer by layer; saves half ratios and hidden activations."""
+    layers = unflat(empty_as_absent(parameters))
+    ratios: list[Tensor] = []
+    hidden: list[Tensor] = []
+    sums: list[Tensor] = []
+    for l, layer in enumerate(layers):
+        y, layer_sums, _, half_ratio = local_linear_fwd(x, *layer, seeds[l], samples)
+        ratios.append(half_ratio)
+        sums.append(layer_sums)
+        if l + 1 < len(layers):
+            y = torch.relu(y)
+            hidden.append(y)
+            x = y[0] if samples == 1 else y
+    return y, torch.stack(sums), [*ratios, *hidden]
+
+
+def _local_stack_backward(dy, dsums, x, layers, saved, samples, need_dx, sinks) -> Tensor:
+    hidden = saved[len(layers) :]
+    for l in range(len(layers) - 1, -1, -1):
+        below = x if l == 0 else hidden[l - 1][0] if samples == 1 else hidden[l - 1]
+        dy = _local_backward(dy, dsums[l], below, layers[l], saved[l], samples, l > 0 or need_dx, sinks[l])
+        if l > 0:
+            dy = torch.ops.aten.threshold_backward(dy, below, 0)
+    return dy
+
+
+def local_mlp_bwd(dy, dsums, x, parameters, saved, samples, need_dx):
+    layers = unflat(empty_as_absent(parameters))
+    sinks = [Sinks.gradients(layer) for layer in layers]
+    dx = _local_stack_backward(dy, dsums, x, layers, saved, samples, need_dx, sinks)
+    return [dx, *(g for s in sinks for g in s.tensors(x))]
+
+
+def local_mlp_bwd_adam(
+    dy, dsums, x, parameters, saved, samples, need_dx, exp_avg, exp_avg_sq, hyper
+):
+    layers = unflat(empty_as_absent(parameters))
+    states = zip(layers, unflat(exp_avg), unflat(exp_avg_sq), zip(*[iter(hyper)] * (COUNT * ADAM_NUMBERS)))
+    sinks = [Sinks.steps(*state) for state in states]
+    return _local_stack_backward(dy, dsums, x, layers, saved, samples, need_dx, sinks)
+
+
 _IMPLEMENTATIONS = (
     gated_linear_fwd,
     gated_linear_bwd,
@@ -224,4 +267,7 @@ _IMPLEMENTATIONS = (
     local_linear_fwd,
     local_linear_bwd,
     local_linear_bwd_adam,
+    local_mlp_fwd,
+    local_mlp_bwd,
+    local_mlp_bwd_adam,
 )

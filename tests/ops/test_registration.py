@@ -78,6 +78,7 @@ def test_fakes_have_the_strides_of_what_is_computed(how):
     opcheck(OPS.local_linear_fwd.default, (x, *p, SEED, 2))
     opcheck(OPS.local_linear_bwd.default, (*upstream, x, *p, moments, half_ratio, 2, True))
     opcheck(OPS.gated_mlp_fwd.default, (x, p, SEED.view(1), 2, [1, 1], [0.5], False, True))
+    opcheck(OPS.local_mlp_fwd.default, (x, p, SEED.view(1), 2))
     opcheck(OPS.kl_sums_fwd.default, (*p, 1, 1))
     opcheck(OPS.kl_sums_bwd.default, (torch.randn(5), *p, 1, 1))
 
@@ -92,6 +93,7 @@ def test_a_tensor_on_meta_beside_others_is_refused(which):
         lambda x, *p: OPS.gated_linear_fwd(x, *p, SEED, 1, 1, 1, 0.5, False, True),
         lambda x, *p: OPS.local_linear_fwd(x, *p, SEED, 1),
         lambda x, *p: OPS.gated_mlp_fwd(x, list(p), SEED.view(1), 1, [1, 1], [0.5], False, True),
+        lambda x, *p: OPS.local_mlp_fwd(x, list(p), SEED.view(1), 1),
     ):
         with pytest.raises(RuntimeError, match="was given tensors on meta and on cpu; expected one device"):
             call(*given)

@@ -229,6 +229,63 @@ def gated_mlp(rng: random.Random):
     return OPS.gated_mlp_bwd, [dy, dsums, x, flat, results[2], *draw, True], check
 
 
+def local_mlp(rng: random.Random):
+    samples, batch, _, cols = sizes(rng)
+    widths = [cols, *(rng.choice((1, 2, 7, 16, 33)) for _ in range(rng.randint(1, 3)))]
+    layers = [Layer(rng, n, k, elementwise=True) for k, n in zip(widths, widths[1:])]
+    x, count = make_x(rng, samples, batch, cols), len(layers)
+    seeds = torch.tensor([rng.getrandbits(63) for _ in layers])
+    empty = torch.empty(0)
+    flat = [empty if t is None else t for layer in layers for t in layer.tensors]
+    inputs = [leaf(x), *(leaf(t) for layer in layers for t in layer.tensors)]
+
+    def exact() -> tuple[Tensor, Tensor]:
+        h, all_sums = inputs[0], []
+        for i, seed in enumerate(seeds):
+            h, sums = reference.local_linear(
+                h if i == 0 else torch.relu(h), *inputs[1 + 5 * i : 6 + 5 * i], seed=seed, samples=samples
+            )
+            all_sums.append(sums)
+        return h, torch.stack(all_sums)
+
+    way = rng.randrange(3)
+    if way == 0:
+        def check(results) -> None:
+            for name, got, want in zip(("y", "sums"), results, exact()):
+                agree(name, got, want)
+
+        return OPS.local_mlp_fwd, [x, flat, seeds, samples], check
+    results = OPS.local_mlp_fwd(x, flat, seeds, samples)
+    dy, dsums, need_dx = torch.randn(results[0].shape), DSUMS.repeat(count, 1), rng.random() < 0.7
+    arguments = [dy, dsums, x, flat, results[2], samples, need_dx]
+
+    def expected() -> list[Tensor | None]:
+        y, sums = exact()
+        return gradients((y * dy.double()).sum() + (sums * dsums.double()).sum(), inputs)
+
+    if way == 1:
+        def check(grads) -> None:
+            for i, (got, want) in enumerate(zip(grads, expected())):
+                if want is not None and (i > 0 or need_dx):
+                    agree(f"gradient {i}", got, want)
+
+        return OPS.local_mlp_bwd, arguments, check
+    parameters = [t for layer in layers for t in layer.tensors]
+    state = adam_state(rng, parameters)
+    before = [t.clone() for t in flat]
+    moments = [(m.clone(), v.clone()) for m, v in zip(*state)]
+
+    def check(dx) -> None:
+        grad_x, *grads = expected()
+        if need_dx:
+            agree("dx", dx, grad_x)
+        for i, (p, g) in enumerate(zip(parameters, grads)):
+            if p is not None:
+                check_adam(f"parameter {i}", before[i], g, moments[i], p, (state[0][i], state[1][i]))
+
+    return OPS.local_mlp_bwd_adam, [*arguments, *state, list(HYPER) * len(flat)], check
+
+
 def kl_sums(rng: random.Random):
     _, _, rows, cols = sizes(rng)
     layer = Layer(rng, rows, cols)
@@ -318,7 +375,7 @@ def describe(argument: object) -> object:
     return list(map(describe, argument)) if isinstance(argument, list) else argument
 
 
-CALLS = (gated_linear, gated_linear, local_linear, gated_mlp, kl_sums, noise, vecmath)
+CALLS = (gated_linear, gated_linear, local_linear, gated_mlp, local_mlp, kl_sums, noise, vecmath)
 
 
 def main(calls: int, seed: int) -> None:

@@ -89,6 +89,17 @@ def test_opcheck_local_linear_kl_sums_and_mlp():
         (torch.randn_like(y), torch.randn(2, 5), x, layers, saved, *draw, True),
         test_utils=UTILS,
     )
+    y, _, saved = OPS.local_mlp_fwd(x, layers, draw[0], 2)
+    assert [tuple(s.shape) for s in saved] == [(2, 4, 6), (2, 4, 3), (2, 4, 6)], "half ratios, activations"
+    opcheck(OPS.local_mlp_fwd.default, (x, layers, draw[0], 2), test_utils=UTILS)
+    upstream = (torch.randn_like(y), torch.randn(2, 5))
+    opcheck(OPS.local_mlp_bwd.default, (*upstream, x, layers, saved, 2, True), test_utils=UTILS)
+    state = [torch.zeros_like(t) for t in layers], [torch.zeros_like(t) for t in layers]
+    opcheck(
+        OPS.local_mlp_bwd_adam.default,
+        (*upstream, x, layers, saved, 2, True, *state, [1e-3, 0.9, 0.999, 1e-8, 1.0] * len(layers)),
+        test_utils=UTILS,
+    )
 
 
 @pytest.mark.parametrize("op", ["gated_linear", "local_linear", "kl_sums"])
