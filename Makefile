@@ -24,6 +24,7 @@ bench: $(VENV)/installed
 
 figures: $(VENV)/installed
 	$(BIN)/python bench/train_step.py --quick
+	$(BIN)/python bench/sparse_train.py --quick
 	$(BIN)/python bench/memory.py --quick
 	$(BIN)/python bench/sparse.py --quick
 

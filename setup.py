@@ -10,7 +10,8 @@ torch nor Python's headers: it is loaded with ctypes, also where torch is absent
 
 The CUDA kernels of selected networks (``fastlbbnn/_sparse_cuda.so``, sources in csrc/cuda) are built
 by nvcc where torch has CUDA, and elsewhere with FASTLBBNN_CUDA=1; FASTLBBNN_CUDA=0 leaves them out.
-FASTLBBNN_CUDA_ARCHITECTURES lists the compute capabilities, by default "80;90;100;120".
+FASTLBBNN_CUDA_ARCHITECTURES lists the compute capabilities, by default those of "80;86;89;90;100;120" that
+this nvcc knows.
 """
 
 from __future__ import annotations
@@ -89,11 +90,42 @@ def find_nvcc() -> str | None:
     return next((found for c in candidates if c and (found := shutil.which(c))), None)
 
 
-def cuda_architectures() -> list[str]:
-    """nvcc's flags: machine code for each, and portable code of the oldest for all newer ones."""
-    names = re.findall(r"\d+[af]?", os.environ.get("FASTLBBNN_CUDA_ARCHITECTURES", "80;90;100;120"))
+#: A100; RTX 30; RTX 40 and L4; H100; B200; RTX 50.
+CUDA_ARCHITECTURES = "80;86;89;90;100;120"
+
+
+def nvcc_architectures(nvcc: str) -> set[str] | None:
+    """Compute capabilities that this nvcc compiles for; None where it does not tell."""
+    try:
+        told = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return set(re.findall(r"compute_(\d+)", told.stdout)) or None
+
+
+def cuda_architectures(nvcc: str) -> list[str]:
+    """nvcc's flags: machine code for each, and portable code of the oldest for all newer ones.
+
+    Of the default ones, those that an older nvcc does not know are left out, and run the portable code.
+    """
+    asked = os.environ.get("FASTLBBNN_CUDA_ARCHITECTURES")
+    names = re.findall(r"\d+[af]?", CUDA_ARCHITECTURES if asked is None else asked)
     if not names:
         raise ValueError('FASTLBBNN_CUDA_ARCHITECTURES lists none; expected numbers such as "80;90"')
+    known = nvcc_architectures(nvcc)
+    unknown = [n for n in names if known is not None and re.sub(r"\D", "", n) not in known]
+    names = [n for n in names if n not in unknown]
+    if unknown and (asked is not None or not names):
+        raise ValueError(
+            f"{nvcc} does not compile for {', '.join(unknown)}: install a newer CUDA toolkit, or list in "
+            f"FASTLBBNN_CUDA_ARCHITECTURES what it knows ({', '.join(sorted(known or (), key=int))})"
+        )
+    if unknown:
+        print(
+            f"fastlbbnn: this nvcc does not compile for {', '.join(unknown)}; such GPUs compile the portable "
+            "code when they first load it",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
     flags = [f"-gencode=arch=compute_{n},code=sm_{n}" for n in names]
     oldest = min(names, key=lambda n: int(re.sub(r"\D", "", n)))
     return [*flags, f"-gencode=arch=compute_{oldest},code=compute_{oldest}"]
@@ -176,20 +208,16 @@ class OptionalBuild(build_ext):
 
         def compile_one(source: str) -> str:
             obj = str(objects / (Path(source).stem + ".o"))
-            flags = [*CUDA_FLAGS, *cuda_architectures()]
             subprocess.run([nvcc, *flags, "-c", str(ROOT / source), "-o", obj], check=True)
             return obj
 
         try:
+            flags = [*CUDA_FLAGS, *cuda_architectures(nvcc)]
             with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
                 compiled = list(pool.map(compile_one, ext.sources))
             subprocess.run([nvcc, "-shared", *CUDA_FLAGS, *compiled, "-o", str(target)], check=True)
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
-            self.give_up(
-                ext,
-                f"{type(error).__name__}: {error}. (nvcc before 12.8 does not know the newest GPUs: "
-                "list yours in FASTLBBNN_CUDA_ARCHITECTURES, such as 80;90.)",
-            )
+            self.give_up(ext, f"{type(error).__name__}: {error}.")
 
     def compile_in_parallel(self, ext: Extension) -> None:
         """Compile each source in a thread of its own; setuptools then finds and links the objects."""

@@ -1,6 +1,6 @@
 """What the CUDA kernels of selected networks take on each architecture, as nvcc reports it.
 
-    python bench/cuda_budgets.py [--json FILE] [--architectures 80,90,100,120]
+    python bench/cuda_budgets.py [--json FILE] [--architectures 80,86,89,90,100,120]
 
 Registers, shared memory, stack and spills of every kernel, and how many tensor-core instructions it
 has. Where cuobjdump is found (in the CUDA toolkit, and with Triton), also how many of these and of
@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [ROOT / f"csrc/cuda/{name}.cu" for name in ("csr_matmul", "block_matmul", "draw_weights")]
-ARCHITECTURES = ("80", "90", "100", "120")
+ARCHITECTURES = ("80", "86", "89", "90", "100", "120")
 COLUMNS = {
     "kernel": "s",
     "architecture": "s",

@@ -27,6 +27,13 @@ class Gpu:
     #: Lanes that one multiprocessor starts in a clock, by unit (machine_code.UNITS).
     lanes: dict[str, int]
     source: str
+    #: Bytes a second from the L2 cache (MI300X: the Infinity Cache), at its best.
+    l2_bandwidth: float = 0.0
+    #: Of one multiprocessor: bytes of shared memory, and threads.
+    shared_bytes: int = 0
+    threads: int = 2048
+    #: Architecture whose instructions are counted, where its own are not: by unit they are of NVIDIA's code.
+    counted: str = ""
 
     def rate(self, unit: str) -> float:
         """Lane instructions of a unit a second, over the whole GPU."""
@@ -45,6 +52,7 @@ GPUS = (
         "NVIDIA A100 80GB SXM datasheet and Ampere whitepaper; "
         "glennklockwood.com/garden/processors/A100 (SMs, bandwidth, TFLOPS); deviceQuery in "
         "upb-pc2.atlassian.net/wiki/spaces/PC2DOK/pages/1900609 (108 SMs, 1.41 GHz, L2 41943040 bytes)",
+        5120 * 1.41e9, 164 * 1024,
     ),
     Gpu(
         # 1.98 GHz; its tensor-core figures are NVIDIA's for 1.83 GHz.
@@ -52,6 +60,7 @@ GPUS = (
         "NVIDIA H100 SXM5 datasheet and Hopper whitepaper; glennklockwood.com/garden/processors/h100 "
         "(132 SMs, 1.98 GHz, 66.9 float32, 33.5 integer and 989.4 bfloat16 TFLOPS, 3.35 TB/s); "
         "archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html (L2 50 MB, 3,350 GB/s)",
+        5120 * 1.98e9, 228 * 1024,
     ),
     Gpu(
         "B200", "sm100", 148, 1.98e9, 8.0e12, 2250e12, 126e6, _LATER,
@@ -59,5 +68,22 @@ GPUS = (
         "(8 TB/s, 2,250 bfloat16 TFLOPS at 1,000 W); hmc-tech.com/gpus/nvidia-b200-vs-nvidia-b100 "
         "(148 SMs, 1.98 GHz, 75 float32 TFLOPS; it says 7.7 TB/s); "
         "chipsandcheese.com/p/nvidias-b200-keeping-the-cuda-juggernaut (148 SMs, clock, L2)",
+        2 * 5120 * 1.98e9, 228 * 1024,
+    ),
+)  # fmt: skip
+
+#: Two more, for whole training steps alone (bench/roofline.py).
+OTHERS = (
+    Gpu(
+        "RTX 4090", "sm89", 128, 2.52e9, 1.008e12, 165.2e12, 72 * 2.0**20, _LATER,
+        "NVIDIA Ada whitepaper (128 SMs, 2.52 GHz, 1,008 GB/s, L2 72 MB, 82.6 float32 TFLOPS, 165.2 dense "
+        "bfloat16 TFLOPS with float32 sums)",
+        5.0e12, 100 * 1024, 1536,
+    ),
+    Gpu(
+        "MI300X", "gfx942", 304, 2.1e9, 5.3e12, 1307.4e12, 256 * 2.0**20, _LATER,
+        "AMD Instinct MI300X data sheet (304 CUs, 2.1 GHz, 5.3 TB/s, 1,307.4 dense bfloat16 and 163.4 float32 "
+        "TFLOPS, Infinity Cache 256 MB at 17.2 TB/s)",
+        17.2e12, 64 * 1024, 2048, "sm80",
     ),
 )  # fmt: skip

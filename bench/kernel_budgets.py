@@ -43,14 +43,14 @@ from tqdm import tqdm
 
 Row = dict[str, Any]
 
-ARCHITECTURES = ("sm80", "sm90", "sm100", "sm120", "gfx942")
+ARCHITECTURES = ("sm80", "sm86", "sm89", "sm90", "sm100", "sm120", "gfx942")
 
 #: Shared memory that one CTA can have, in bytes. NVIDIA: CUDA C++ Programming Guide, "Technical
 #: Specifications per Compute Capability", a kilobyte less than a multiprocessor has (so also in
 #: NVIDIA/cccl, arch_traits.cuh, for 8.0 to 9.0); gfx942: AMD CDNA 3 ISA, local data share.
 SHARED_LIMIT = {
-    "sm80": 163 * 1024, "sm90": 227 * 1024, "sm100": 227 * 1024, "sm120": 99 * 1024,
-    "gfx942": 64 * 1024,
+    "sm80": 163 * 1024, "sm86": 99 * 1024, "sm89": 99 * 1024, "sm90": 227 * 1024,
+    "sm100": 227 * 1024, "sm120": 99 * 1024, "gfx942": 64 * 1024,
 }  # fmt: skip
 
 COLUMNS = {

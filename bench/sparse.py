@@ -8,7 +8,9 @@ Variants run in turn, a few calls each, for several rounds, so that whatever els
 all of them. ``seconds`` is the median over rounds of a round's median call (for all samples of it),
 ``speedup_over_dense`` the median of the ratio within a round. ``density`` is that of the mask; a shape
 with ``/mnist`` is a network trained on MNIST, with its own median model as the mask (of which much can be
-removed physically), others have a random mask in which nothing can. What the variants are:
+removed physically), one with ``/pruned`` has a random mask of which much has no path and is removed (to some
+1,000 and 2,000 weights), others have a random mask in which nothing can. ``rows_per_second`` counts rows of
+the batch, whatever the samples. What the variants are:
 bench/sparse_variants.py.
 
 ``--all`` writes sparse.json (one thread), sparse_threads.json (one and two) and sparse_avx2.json (in a
@@ -44,10 +46,12 @@ from tqdm import tqdm
 
 COLUMNS = {
     "shape": "s", "density": ".3f", "block": "d", "batch": "d", "samples": "d", "threads": "d",
-    "variant": "s", "seconds": ".7f", "speedup_over_dense": ".2f",
+    "variant": "s", "seconds": ".7f", "speedup_over_dense": ".2f", "rows_per_second": ".4g",
 }
 SHAPES = ("784-400-600-10", "784-2048-2048-10", "4096-4096")
-DENSITIES = (0.01, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5)
+#: Of random masks that are pruned: about 1,000, 1,500 and 2,000 weights of 784-400-600-10 are left.
+PRUNED = (0.0088, 0.0103, 0.0115)
+DENSITIES = (0.003, 0.01, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.5)
 BATCHES = (1, 8, 32, 100, 1000)
 BLOCKS = (8, 16, 32)
 
@@ -59,6 +63,7 @@ def cases_of(args: argparse.Namespace) -> list[Case]:
         cases = [Case(small, 0.08, batch=b) for b in BATCHES]
         cases += [Case(small, d, batch=100) for d in (0.02, 0.2, 0.5)]
         cases += [Case(small, 0.1, block=16, batch=b) for b in (32, 100)]
+        cases += [Case(small, PRUNED[0], batch=b, pruned=True) for b in (100, 1000)]
         return [*cases, Case(small, 0.08, batch=100, samples=10)]
     cases = []
     for shape in args.shapes:
@@ -76,6 +81,11 @@ def cases_of(args: argparse.Namespace) -> list[Case]:
                 Case(sizes, d, batch=b, samples=10, **at)
                 for d, b in itertools.product((0.08, 0.3), args.batches) if b != 1000
             ]
+            if shape == SHAPES[0]:
+                cases += [
+                    Case(sizes, d, batch=b, pruned=True, **at)
+                    for d, b in itertools.product(PRUNED, (*args.batches, 128))
+                ]
             if shape == SHAPES[0] and missing_data() is None:
                 cases += [
                     Case(sizes, trained_density(sizes, w), batch=b, kl_weight=w, **at)
@@ -134,6 +144,7 @@ def measure(case: Case, seconds: float, skipped: set[str]) -> list[Row]:
             "variant": name,
             "seconds": statistics.median(times),
             "speedup_over_dense": statistics.median(d / t for d, t in zip(rounds["dense"], times)),
+            "rows_per_second": case.batch / statistics.median(times),
         }
         for name, times in rounds.items()
     ]

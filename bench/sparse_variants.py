@@ -8,13 +8,18 @@
 ``scipy-csr``    the same with scipy (one thread)
 ``onnxruntime``  the dense network
 ``fastlbbnn``    the selected network, as its plan chooses
+``c-lanes``      its C export in the vector form, compiled here (cc -O2 -march=native), called through ctypes
 ``csr``, ``bsr`` the selected network in this format alone
 ``fresh``        with R samples: new draws in every call, where ``fastlbbnn`` keeps them
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +32,7 @@ from torch import Tensor, nn
 import fastlbbnn
 from fastlbbnn.nn import MLP
 from fastlbbnn.nn.layer import bayesian_layers
-from fastlbbnn.sparse import SparseModel
+from fastlbbnn.sparse import SparseModel, export_c
 
 Predict = Callable[[], object]
 
@@ -43,15 +48,17 @@ class Case:
     samples: int = 1
     threads: int = 1
     kl_weight: float | None = None  # of a network trained on MNIST; None: a random mask
+    pruned: bool = False  # a random mask of which much has no path from an input to an output
 
     @property
     def shape(self) -> str:
-        return "-".join(map(str, self.sizes)) + ("" if self.kl_weight is None else "/mnist")
+        kind = "/pruned" if self.pruned else "" if self.kl_weight is None else "/mnist"
+        return "-".join(map(str, self.sizes)) + kind
 
 
 @cache
-def random_model(sizes: tuple[int, ...], density: float, block: int) -> MLP:
-    """Indicators set at random, and such that every unit has a way in and a way out.
+def random_model(sizes: tuple[int, ...], density: float, block: int, pruned: bool = False) -> MLP:
+    """Indicators set at random, and (but for ``pruned``) such that every unit has a way in and a way out.
 
     Nothing can be removed, then: what is measured is the kernels. (In trained networks much is.)
     """
@@ -59,7 +66,7 @@ def random_model(sizes: tuple[int, ...], density: float, block: int) -> MLP:
     model = MLP(*sizes, block=(block, block))
     for layer in bayesian_layers(model):
         kept = torch.rand(layer.omega.shape, generator=g) < density
-        for axis in (0, 1):
+        for axis in () if pruned else (0, 1):
             empty = (~kept.any(axis)).nonzero().flatten()
             at = torch.randint(kept.shape[axis], empty.shape, generator=g)
             kept[(at, empty) if axis == 0 else (empty, at)] = True
@@ -126,7 +133,7 @@ def trained_density(sizes: tuple[int, ...], kl_weight: float) -> float:
 def model_of(case: Case) -> MLP:
     if case.kl_weight is not None:
         return trained_model(case.sizes, case.kl_weight)
-    return random_model(case.sizes, case.density, case.block)
+    return random_model(case.sizes, case.density, case.block, case.pruned)
 
 
 # --- variants -------------------------------------------------------------------------------------
@@ -239,6 +246,36 @@ def fresh(case: Case, x: Tensor) -> Predict:
     return lambda: small.sample(x, case.samples)
 
 
+#: Weights up to which the C form is compiled: ten thousand take half a minute.
+LARGEST_C = 10_000
+
+
+@cache
+def compiled(model: MLP) -> Callable[..., None]:
+    """``net_predict_batch`` of the model's C export, in its vector form."""
+    folder = Path(tempfile.mkdtemp(prefix="fastlbbnn-bench-"))
+    try:
+        source, _ = export_c(selected(model), folder, name="net", lanes=True)
+        library = folder / "net.so"
+        flags = ["-mavx2", "-mfma"] if limited() else ["-march=native"]
+        subprocess.run(["cc", "-O2", *flags, "-shared", "-fPIC", source, "-o", library], check=True)
+        function = ctypes.CDLL(str(library)).net_predict_batch
+    finally:
+        shutil.rmtree(folder)
+    function.restype, function.argtypes = None, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    return function
+
+
+def c_lanes(case: Case, x: Tensor) -> Predict:
+    predict, batch = compiled(model_of(case)), x.shape[0]
+    y = torch.empty(batch, case.sizes[-1])
+    from_, to = x.data_ptr(), y.data_ptr()
+    predict(from_, to, batch)
+    torch.testing.assert_close(y, selected(model_of(case)).to_dense()(x), rtol=1e-4, atol=1e-4)
+    # (x and y are kept alive by the function's defaults.)
+    return lambda x=x, y=y: predict(from_, to, batch)
+
+
 #: Less than the processor can do, for all who can be told (onnxruntime cannot).
 AVX2 = {
     "FASTLBBNN_CPU": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2",
@@ -265,6 +302,8 @@ def variants(case: Case) -> dict[str, Callable[[Case, Tensor], Predict]]:
         others["onnxruntime"] = onnxruntime
     if case.threads == 1:
         others["scipy-csr"] = scipy_csr
+    if case.threads == 1 and shutil.which("cc") and selected(model_of(case)).nnz <= LARGEST_C:
+        others["c-lanes"] = c_lanes
     if case.density == 0.5:
         others["dense-copy"] = dense
     return {**others, **own}

@@ -12,6 +12,9 @@ STABLE_TORCH_LIBRARY_IMPL(fastlbbnn, CPU, m) {
   m.impl("local_linear_fwd", TORCH_BOX(&fastlbbnn::local_linear_fwd));
   m.impl("local_linear_bwd", TORCH_BOX(&fastlbbnn::local_linear_bwd));
   m.impl("local_linear_bwd_adam", TORCH_BOX(&fastlbbnn::local_linear_bwd_adam));
+  m.impl("fixed_mlp_fwd", TORCH_BOX(&fastlbbnn::fixed_mlp_fwd));
+  m.impl("fixed_mlp_bwd", TORCH_BOX(&fastlbbnn::fixed_mlp_bwd));
+  m.impl("fixed_mlp_bwd_adam", TORCH_BOX(&fastlbbnn::fixed_mlp_bwd_adam));
   m.impl("local_mlp_fwd", TORCH_BOX(&fastlbbnn::local_mlp_fwd));
   m.impl("local_mlp_bwd", TORCH_BOX(&fastlbbnn::local_mlp_bwd));
   m.impl("local_mlp_bwd_adam", TORCH_BOX(&fastlbbnn::local_mlp_bwd_adam));

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -34,6 +35,9 @@ import torch
 
 if TYPE_CHECKING:
     from .shipped import Shipped
+
+
+_log = logging.getLogger("fastlbbnn")
 
 
 @dataclass(frozen=True)
@@ -203,8 +207,11 @@ _CDNA3: Table = {
     for name, kinds in _AMPERE.items()
 }
 
+# RTX 30 and 40 (8.6, 8.9) have Ampere's tensor cores and the shared memory of sm_120, whose tiles fit it.
 TABLES: dict[str, Table] = {
     "sm80": _AMPERE,
+    "sm86": _BLACKWELL_SMALL,
+    "sm89": _BLACKWELL_SMALL,
     "sm90": _AMPERE,
     "sm100": _BLACKWELL,
     "sm120": _BLACKWELL_SMALL,
@@ -216,19 +223,59 @@ TABLES: dict[str, Table] = {
 # ------------------------------------------------------------------------------------------
 
 
-def architecture(device: torch.device) -> str:
-    """The table for a device. Interpreted kernels on a CPU use Ampere's."""
+#: Compute capability -> the table that was made for it.
+_CAPABILITIES = {
+    (8, 0): "sm80", (8, 6): "sm86", (8, 7): "sm80", (8, 9): "sm89", (9, 0): "sm90",
+    (10, 0): "sm100", (12, 0): "sm120",
+}  # fmt: skip
+#: CDNA devices beside gfx942, whose table they take.
+_OTHER_CDNA = ("gfx90a", "gfx950")
+
+
+def table_for(device: torch.device) -> tuple[str, str | None]:
+    """The table for a device, and why it is not certain to suit it, or None.
+
+    Raises RuntimeError for a device that none suits. Interpreted kernels on a CPU use Ampere's.
+    """
     if device.type != "cuda":
-        return "sm80"
+        return "sm80", None
     if torch.version.hip is not None:
-        return "gfx942"
-    major, minor = torch.cuda.get_device_capability(device)
-    if major >= 10:
-        return "sm100" if major == 10 else "sm120"
-    if major == 9:
-        return "sm90"
-    # 8.6 and 8.9 have the shared memory of sm_120, 8.0 and 8.7 more.
-    return "sm80" if minor in (0, 7) else "sm120"
+        return _amd_table(torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0])
+    capability = torch.cuda.get_device_capability(device)
+    if capability in _CAPABILITIES:
+        return _CAPABILITIES[capability], None
+    major, minor = capability
+    if major < 8:
+        raise RuntimeError(
+            f"compute capability {major}.{minor} has no tensor cores for bfloat16 and TF32, and the tiles of "
+            "later GPUs spill hundreds of registers on it; the kernels need 8.0 (Ampere) or later"
+        )
+    # The same tensor cores within a family; where that is not known, the tiles that need the least.
+    table = "sm100" if major == 10 else "sm90" if major == 9 else "sm120"
+    return table, f"no tiles were made for compute capability {major}.{minor}; it gets those of {table}"
+
+
+def _amd_table(name: str) -> tuple[str, str | None]:
+    if name == "gfx942":
+        return name, None
+    if name in _OTHER_CDNA:
+        return "gfx942", f"no tiles were made for {name}; it gets those of gfx942"
+    raise RuntimeError(
+        f"no tiles were made for {name}: the kernels are for AMD's CDNA devices (gfx942, gfx950, gfx90a), whose "
+        "wavefronts have 64 lanes, and spill registers on others"
+    )
+
+
+@functools.cache
+def architecture(device: torch.device) -> str:
+    """The table for a device; one warning where it was made for another."""
+    table, doubt = table_for(device)
+    if doubt is not None:
+        _log.warning(
+            "fastlbbnn: %s. Results are right or fail loudly; speed is untested: run `python -m fastlbbnn "
+            "selfcheck`, and `python -m fastlbbnn.kernels.tune` for tiles of your own", doubt
+        )  # fmt: skip
+    return table
 
 
 @functools.cache
@@ -266,9 +313,10 @@ def precision(dtype: torch.dtype) -> str:
 
     AMD's matrix cores multiply float32 as it is; few of them know TF32, and it is not used there.
     """
-    tf32 = torch.version.hip is None and torch.get_float32_matmul_precision() != "highest"
-    if dtype == torch.float32 and tf32:
-        return "tf32"
+    if dtype == torch.float32 and torch.version.hip is None:
+        # Also tells what torch.set_float32_matmul_precision was given; the getter of that older switch
+        # raises once a program has used the newer one.
+        return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
     return "ieee"
 
 

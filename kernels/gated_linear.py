@@ -29,14 +29,14 @@ The order of programs: those that read the same parameters (tiles of the batch, 
 each other; staged, those that read the same rows of x.
 """
 
-import triton
 import triton.language as tl
 
+from .compiled import kernel
 from .posterior import softplus
 from .weights import draw_tile, load_float, load_omega, sample_bias, store_partials, sum_terms
 
 
-@triton.jit
+@kernel
 def _gated_linear_fwd_kernel(
     y_ptr, partials_ptr, x_ptr, weights_ptr, kappa_ptr, rho_ptr, omega_ptr, gates_ptr,
     bias_kappa_ptr, bias_rho_ptr, seed_ptr,
@@ -125,7 +125,7 @@ def _gated_linear_fwd_kernel(
         tl.store(y_ptr + y_offset, acc.to(y_ptr.dtype.element_ty), mask=inside_y)
 
 
-@triton.jit
+@kernel
 def _gated_weights_kernel(
     weights_ptr, partials_ptr, kappa_ptr, rho_ptr, omega_ptr, gates_ptr, seed_ptr,
     samples, K, first_row, rows, first_col, cols, grid_rows, grid_cols, block_rows, block_cols,
@@ -168,7 +168,7 @@ def _gated_weights_kernel(
             store_partials(partials_ptr, n_tile * k_tiles + k_tile, H, A, T, S)
 
 
-@triton.jit
+@kernel
 def _finish_outputs_kernel(
     y_ptr, parts_ptr, bias_kappa_ptr, bias_rho_ptr, seed_ptr, samples, M, N, splits,
     HAS_BIAS: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,

@@ -22,12 +22,13 @@ import triton
 import triton.language as tl
 
 from .adam import put_gradient
+from .compiled import kernel
 from .gradients import inclusion_cost, load_dsums, weight_gradients
 from .posterior import DENSE, ELEMENTWISE, sigmoid_pair, softplus
 from .weights import draw_tile, load_float, load_omega
 
 
-@triton.jit
+@kernel
 def _gated_linear_bwd_input_kernel(
     dx_ptr, dy_ptr, hidden_ptr, weights_ptr, kappa_ptr, rho_ptr, omega_ptr, gates_ptr, seed_ptr,
     samples, M, N, K, first_col, cols, splits, grid_rows, grid_cols, block_rows, block_cols,
@@ -107,7 +108,7 @@ def _gated_linear_bwd_input_kernel(
         tl.store(dx_ptr + offset, acc.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@kernel
 def _finish_dx_kernel(
     dx_ptr, parts_ptr, hidden_ptr, size, splits, MASKED: tl.constexpr, CHUNK: tl.constexpr
 ):
@@ -145,7 +146,7 @@ def _sum_blocks(
     return sums
 
 
-@triton.jit
+@kernel
 def _gated_linear_bwd_params_kernel(
     dkappa_ptr, drho_ptr, domega_ptr, dy_ptr, dsums_ptr, x_ptr, kappa_ptr, rho_ptr, omega_ptr,
     gates_ptr, seed_ptr,

@@ -7,12 +7,13 @@ them, always in the same order and in float64, so the same call gives the same b
 import triton
 import triton.language as tl
 
+from .compiled import kernel
 from .noise import block_logistic
 from .posterior import BLOCKS, DENSE, gate_pair, log_tau, negative_entropy, sigmoid_pair, softplus
 from .weights import load_float
 
 
-@triton.jit
+@kernel
 def _block_gates_kernel(
     gates_ptr, partials_ptr, omega_ptr, seed_ptr, samples, grid_rows, grid_cols, block_rows,
     block_cols, inv_temperature, HARD: tl.constexpr, DRAW: tl.constexpr,
@@ -46,35 +47,46 @@ def _block_gates_kernel(
 
 
 @triton.jit
-def _column_sum(ptr, rows, stride: tl.constexpr, column: tl.constexpr, CHUNK: tl.constexpr):
-    """Sum over the rows of one column, in float64 and in a fixed order."""
-    total = tl.zeros([CHUNK], tl.float64)
+def _column_sums(ptr, rows, WIDTH: tl.constexpr, CHUNK: tl.constexpr):
+    """Sums over the rows of a table of WIDTH columns, in float64 and in a fixed order: [WIDTH].
+
+    All columns at a time: each trip waits for memory once.
+    """
+    column = tl.arange(0, WIDTH)[None, :]
+    total = tl.zeros([CHUNK, WIDTH], tl.float64)
     for first in range(0, rows, CHUNK):
-        i = first + tl.arange(0, CHUNK)
-        total += tl.load(ptr + i * stride + column, mask=i < rows, other=0.0).to(tl.float64)
+        i = first + tl.arange(0, CHUNK)[:, None]
+        total += tl.load(ptr + i * WIDTH + column, mask=i < rows, other=0.0).to(tl.float64)
     return tl.sum(total, 0)
 
 
 @triton.jit
+def _entry(values, i: tl.constexpr, WIDTH: tl.constexpr):
+    return tl.sum(tl.where(tl.arange(0, WIDTH) == i, values, 0.0), 0)
+
+
+@kernel
 def _kl_finish_kernel(
     sums_ptr, partials_ptr, block_partials_ptr, bias_kappa_ptr, bias_rho_ptr,
     partial_rows, block_rows, N, weights, biases,
     GATES: tl.constexpr, HAS_BIAS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """H, A, A_w, T and S of the layer. ``weights``, ``biases``: how many, as floats."""
-    T = _column_sum(partials_ptr, partial_rows, 4, 2, CHUNK)
-    S = _column_sum(partials_ptr, partial_rows, 4, 3, CHUNK)
+    sums = _column_sums(partials_ptr, partial_rows, 4, CHUNK)
+    T = _entry(sums, 2, 4)
+    S = _entry(sums, 3, 4)
     if GATES == DENSE:
         H = 0.0
         A = 0.0
         A_w = tl.sum(tl.zeros([CHUNK], tl.float64), 0) + weights
     else:
-        A_w = _column_sum(partials_ptr, partial_rows, 4, 1, CHUNK)
+        A_w = _entry(sums, 1, 4)
         if GATES == BLOCKS:
-            H = _column_sum(block_partials_ptr, block_rows, 2, 0, CHUNK)
-            A = _column_sum(block_partials_ptr, block_rows, 2, 1, CHUNK)
+            of_blocks = _column_sums(block_partials_ptr, block_rows, 2, CHUNK)
+            H = _entry(of_blocks, 0, 2)
+            A = _entry(of_blocks, 1, 2)
         else:
-            H = _column_sum(partials_ptr, partial_rows, 4, 0, CHUNK)
+            H = _entry(sums, 0, 4)
             A = A_w
     if HAS_BIAS:
         # A bias is a weight that is always included.

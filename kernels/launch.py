@@ -79,6 +79,10 @@ class Layer:
     def new(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return allocate(shape, dtype, self.device)
 
+    def stride_between(self, x: Tensor) -> int:
+        """Elements from one sample's x to the next one's; 0 where there is one x, of any batch (see compiled.py)."""
+        return 0 if x.dim() == 2 or self.samples == 1 else x.shape[-2] * self.K
+
     def indicator_arguments(self) -> tuple:
         return (*self.grid, *self.block, self.inv_temperature)
 
@@ -189,7 +193,7 @@ def gated_linear_fwd(x: Tensor, layer: Layer, relu: bool = False) -> tuple[Tenso
         _gated_linear_fwd_kernel[(n_tiles * cdiv(M, tile.BM) * S * splits,)](
             target, some, x, weights, layer.kappa, layer.rho, layer.of(layer.omega), gates,
             layer.of(layer.bias_kappa), layer.of(layer.bias_rho), layer.seed,
-            S, M, N, K, 0 if x.dim() == 2 else M * K, first, rows, splits,
+            S, M, N, K, layer.stride_between(x), first, rows, splits,
             *layer.indicator_arguments(), **layer.indicators(),
             HAS_BIAS=layer.bias_kappa is not None, RELU=relu, STAGED=staged, SPLIT=splits > 1,
             PRECISION=precision(x.dtype), **tile.blocks(), **tile.options(),

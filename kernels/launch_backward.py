@@ -144,7 +144,7 @@ def gated_linear_bwd_params(
         _gated_linear_bwd_params_kernel[(programs,)](
             kappa.target, rho.target, domega, dy, dsums, x, layer.kappa, layer.rho,
             layer.of(layer.omega), gates, layer.seed, *kappa.state, *rho.state, *omega.state,
-            samples, M, N, K, 0 if x.dim() == 2 else M * K, *layer.grid,
+            samples, M, N, K, layer.stride_between(x), *layer.grid,
             0.0 if layer.hard else layer.inv_temperature,
             *kappa.numbers, *rho.numbers, *omega.numbers, **layer.indicators(),
             BLOCK_ROWS=layer.block[0], BLOCK_COLS=layer.block[1], ROW_SPAN=rows.span,

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from .adam import put_gradient
+from .compiled import kernel
 from .gradients import inclusion_cost, load_dsums, weight_gradients
 from .noise import ACTIVATION, normal_tile
 from .posterior import DENSE, ELEMENTWISE, sigmoid_pair, softplus
@@ -43,7 +44,7 @@ def _moments(kappa, tau, omega, GATES: tl.constexpr):
     return tl.sum(mean[:, :, None], 2), tl.sum(var[:, :, None], 2)
 
 
-@triton.jit
+@kernel
 def _local_linear_fwd_kernel(
     parts_ptr, partials_ptr, x_ptr, kappa_ptr, rho_ptr, omega_ptr, rows, N, K, splits,
     GATES: tl.constexpr, PRECISION: tl.constexpr, VAR_PRECISION: tl.constexpr,
@@ -98,7 +99,7 @@ def _local_linear_fwd_kernel(
     tl.store(place + size, var, mask=inside)
 
 
-@triton.jit
+@kernel
 def _local_finish_kernel(
     y_ptr, ratio_ptr, parts_ptr, bias_kappa_ptr, bias_rho_ptr, seed_ptr, samples, rows, M, N,
     splits, HAS_BIAS: tl.constexpr, SHARED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -141,7 +142,7 @@ def _local_finish_kernel(
         tl.store(ratio_ptr + place, tl.where(flat, 0.0, 0.5 * eps / std), mask=inside)
 
 
-@triton.jit
+@kernel
 def _local_upstream_kernel(
     dmean_ptr, dvar_ptr, dy_ptr, ratio_ptr, summed, size, CHUNK: tl.constexpr
 ):
@@ -163,7 +164,7 @@ def _local_upstream_kernel(
     tl.store(dvar_ptr + offset, dvar.to(dvar_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@kernel
 def _local_linear_bwd_input_kernel(
     dx_ptr, dmean_ptr, dvar_ptr, x_ptr, kappa_ptr, rho_ptr, omega_ptr, rows, N, K, splits,
     GATES: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
@@ -203,7 +204,7 @@ def _local_linear_bwd_input_kernel(
         tl.store(dx_ptr + offset, dx.to(dx_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@kernel
 def _local_linear_bwd_params_kernel(
     dkappa_ptr, drho_ptr, domega_ptr, dmean_ptr, dvar_ptr, dsums_ptr, x_ptr, kappa_ptr, rho_ptr,
     omega_ptr, kappa_avg_ptr, kappa_sq_ptr, rho_avg_ptr, rho_sq_ptr, omega_avg_ptr, omega_sq_ptr,

@@ -1,16 +1,16 @@
 """Gradients that need no matrix product of their own: biases, and the logits of blocks."""
 
-import triton
 import triton.language as tl
 
 from .adam import put_gradient
+from .compiled import kernel
 from .gradients import load_dsums, weight_gradients
 from .noise import BIAS, normal_at
 from .posterior import sigmoid_pair, softplus
 from .weights import load_float
 
 
-@triton.jit
+@kernel
 def _bias_bwd_kernel(
     dkappa_ptr, drho_ptr, by_mean_ptr, by_var_ptr, dsums_ptr, kappa_ptr, rho_ptr, seed_ptr,
     kappa_avg_ptr, kappa_sq_ptr, rho_avg_ptr, rho_sq_ptr, samples, N,
@@ -52,7 +52,7 @@ def _bias_bwd_kernel(
     )  # fmt: skip
 
 
-@triton.jit
+@kernel
 def _block_omega_kernel(
     domega_ptr, parts_ptr, dsums_ptr, omega_ptr, omega_avg_ptr, omega_sq_ptr, parts, size,
     omega_1, omega_2, omega_3, omega_4, omega_5, omega_6,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import subprocess
@@ -79,6 +80,32 @@ def test_without_the_extension_the_reference_works_and_says_so(without_extension
         env=environment, cwd=without_extension,
     )
     assert "backend='cpp' cannot run: the C++ extension was not built" in asked.stderr
+
+
+def test_without_a_compiler_commands_go_from_a_table_to_predictions(without_extension):
+    """Train, select and predict, from run and file; the file predicts here what it predicts with the library."""
+    rows = "".join(f"{i % 7},{i * 37 % 11},{i % 2}\n" for i in range(60))
+    (without_extension / "table.csv").write_text("a,b,y\n" + rows)
+    environment = {**os.environ, "PYTHONPATH": str(without_extension)}
+
+    def command(*arguments: str, **kwargs) -> str:
+        result = python("-m", "fastlbbnn", *arguments, cwd=without_extension, **kwargs)
+        assert result.returncode == 0, result.stderr
+        return result.stderr
+
+    command("train", "table.csv", "--out", "run", "--recipe", "paper", "--epochs", "2", "--hidden", "5",
+            "--no-evaluate", env=environment)  # fmt: skip
+    command("select", "run", "-o", "small", env=environment)
+    command("predict", "run", "table.csv", "-o", "run.csv", env=environment)
+    said = command("predict", "small", "table.csv", "-o", "numpy.csv", env=environment)
+    assert "computed with numpy, which is slower" in said
+    command("predict", "small", "table.csv", "-o", "library.csv")
+    found = [list(csv.DictReader((without_extension / f"{name}.csv").open())) for name in ("run", "numpy", "library")]
+    for column in ("p_0", "p_1"):
+        run, by_numpy, by_library = ([float(row[column]) for row in table] for table in found)
+        # Sums of at most five terms of size 1 in float32, in another order.
+        assert len(run) == 60
+        assert run == pytest.approx(by_numpy, abs=2e-6) and by_numpy == pytest.approx(by_library, abs=2e-6)
 
 
 def test_installing_without_a_compiler_succeeds_loudly(tmp_path):

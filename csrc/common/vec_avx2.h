@@ -76,6 +76,24 @@ struct Vec {
     return _mm_cvtsd_f64(_mm_add_sd(q, _mm_unpackhi_pd(q, q)));
   }
 
+  // Loaded once where it is used often: compilers fold a load into every instruction that may have one.
+  FL_INLINE static F once(F a) {
+    asm("" : "+x"(a));
+    return a;
+  }
+  FL_INLINE static void sums(F a, F b, float* pa, float* pb) {
+    const __m256 ab = _mm256_hadd_ps(a, b);   // within halves: a a b b
+    const __m256 s = _mm256_hadd_ps(ab, ab);  // a b a b
+    const __m128 t = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));
+    *pa = _mm_cvtss_f32(t);
+    *pb = _mm_cvtss_f32(_mm_movehdup_ps(t));
+  }
+  FL_INLINE static float fast_sum(F a) {
+    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 p = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(p) + _mm_cvtss_f32(_mm_movehdup_ps(p));
+  }
+
   // --- Philox: four counters, one in the low half of every 64-bit lane ------------------------
   static constexpr int kCounters = 4;
   using Word = __m256i;
@@ -88,6 +106,7 @@ struct Vec {
   FL_INLINE static Word word(uint64_t a) { return _mm256_set1_epi64x(a); }
   FL_INLINE static Word product(Word a, Word b) { return _mm256_mul_epu32(a, b); }
   FL_INLINE static Word high(Word a) { return _mm256_srli_epi64(a, 32); }
+  FL_INLINE static Word and2(Word a, Word b) { return _mm256_and_si256(a, b); }
   FL_INLINE static Word xor2(Word a, Word b) { return _mm256_xor_si256(a, b); }
   FL_INLINE static Word xor3(Word a, Word b, Word c) {
     return _mm256_xor_si256(_mm256_xor_si256(a, b), c);

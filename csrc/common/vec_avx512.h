@@ -70,6 +70,27 @@ struct Vec {
     return _mm512_reduce_add_pd(_mm512_add_pd(lo, hi));
   }
 
+  // Loaded once where it is used often: compilers fold a load into every instruction that may have one.
+  FL_INLINE static F once(F a) {
+    asm("" : "+v"(a));
+    return a;
+  }
+  FL_INLINE static void sums(F a, F b, float* pa, float* pb) {
+    // Quarters: a0 a1 b0 b1 + a2 a3 b2 b3, then a lane of each half that holds the rest.
+    F s = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+    s = _mm512_add_ps(s, _mm512_shuffle_f32x4(s, s, 0xB1));
+    s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4E));
+    s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xB1));
+    *pa = _mm512_cvtss_f32(s);
+    *pb = _mm_cvtss_f32(_mm512_extractf32x4_ps(s, 2));
+  }
+  FL_INLINE static float fast_sum(F a) {
+    F s = _mm512_add_ps(a, _mm512_shuffle_f32x4(a, a, 0x4E));
+    s = _mm512_add_ps(s, _mm512_shuffle_f32x4(s, s, 0xB1));
+    s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4E));
+    return _mm512_cvtss_f32(_mm512_add_ps(s, _mm512_permute_ps(s, 0xB1)));
+  }
+
   // --- Philox: eight counters, one in the low half of every 64-bit lane -----------------------
   static constexpr int kCounters = 8;
   using Word = __m512i;
@@ -82,6 +103,7 @@ struct Vec {
   FL_INLINE static Word product(Word a, Word b) { return _mm512_mul_epu32(a, b); }
   // A shuffle rather than a shift: shifts and multiplications share one port, shuffles have another.
   FL_INLINE static Word high(Word a) { return _mm512_shuffle_epi32(a, _MM_PERM_DDBB); }
+  FL_INLINE static Word and2(Word a, Word b) { return _mm512_and_si512(a, b); }
   FL_INLINE static Word xor2(Word a, Word b) { return _mm512_xor_si512(a, b); }
   FL_INLINE static Word xor3(Word a, Word b, Word c) {
     return _mm512_ternarylogic_epi64(a, b, c, 0x96);

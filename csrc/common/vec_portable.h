@@ -112,6 +112,15 @@ struct Vec {
     return r;
   }
 
+  // A value that is to be loaded once, where it is used often.
+  FL_INLINE static F once(F a) { return a; }
+  // The sums of a's and of b's lanes; and one sum, in float32.
+  FL_INLINE static void sums(F a, F b, float* pa, float* pb) {
+    *pa = fast_sum(a);
+    *pb = fast_sum(b);
+  }
+  FL_INLINE static float fast_sum(F a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+
   // --- Philox: kCounters counters side by side, a 32-bit value in each 64-bit lane -------------
   // (the upper half of a lane may hold anything).
   static constexpr int kCounters = 2;
@@ -128,6 +137,7 @@ struct Vec {
   FL_INLINE static Word word(uint64_t a) { return Word{a, a}; }
   FL_INLINE static Word product(Word a, Word b) { return (a & 0xffffffffu) * (b & 0xffffffffu); }
   FL_INLINE static Word high(Word a) { return a >> 32; }
+  FL_INLINE static Word and2(Word a, Word b) { return a & b; }
   FL_INLINE static Word xor2(Word a, Word b) { return a ^ b; }
   FL_INLINE static Word xor3(Word a, Word b, Word c) { return a ^ b ^ c; }
   // The low halves of `even` and `odd`, lane by lane.

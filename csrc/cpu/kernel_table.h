@@ -4,6 +4,7 @@
 
 #include "backward_rows.h"
 #include "cross_entropy.h"
+#include "fixed_rows.h"
 #include "kernels.h"
 #include "moment_rows.h"
 #include "product.h"
@@ -111,5 +112,10 @@ inline void math(int function, const float* x, float* out, int64_t n) {
                               FASTLBBNN_ARCH::perturb_rows<FASTLBBNN_ARCH::Vec>,              \
                               FASTLBBNN_ARCH::normals, FASTLBBNN_ARCH::gate_noise,            \
                               FASTLBBNN_ARCH::math, multiply,                                 \
-                              FASTLBBNN_ARCH::cross_entropy<FASTLBBNN_ARCH::Vec>};            \
+                              FASTLBBNN_ARCH::cross_entropy<FASTLBBNN_ARCH::Vec>,             \
+                              FASTLBBNN_ARCH::fixed_forward_rows<FASTLBBNN_ARCH::Vec>,        \
+                              FASTLBBNN_ARCH::fixed_backward_columns<FASTLBBNN_ARCH::Vec>,    \
+                              FASTLBBNN_ARCH::kTileWidth<FASTLBBNN_ARCH::Vec>,                \
+                              FASTLBBNN_ARCH::fixed_draw_rows<FASTLBBNN_ARCH::Vec>,           \
+                              FASTLBBNN_ARCH::drawn_backward_row<FASTLBBNN_ARCH::Vec>};       \
   }

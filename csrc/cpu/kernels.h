@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "../common/philox.h"
+#include "fixed_support.h"
 
 namespace fastlbbnn {
 
@@ -135,6 +136,18 @@ struct KernelTable {
   // The cross-entropy of logits [rows, classes] and targets, summed, and its gradient.
   double (*cross_entropy)(const float* logits, const int64_t* target, int64_t rows, int64_t classes,
                           float* gradient);
+  // Layers of a fixed structure, one panel of the batch: rows [begin, end), begin a multiple of 4; and
+  // columns [begin, end) of the way back.
+  void (*fixed_forward)(const Support&, const Draw&, int64_t begin, int64_t end, const FixedForward&);
+  void (*fixed_backward)(const Support&, int64_t begin, int64_t end, const FixedBackward&);
+  // Observations that a column is walked through for at once; wider panels take several walks.
+  int64_t fixed_width;
+  // w = mean + tau eps of the kept weights of rows [begin, end).
+  void (*fixed_draw)(const Support&, const Draw&, int64_t begin, int64_t end, const float* mean,
+                     const float* rho, float* w, float* eps);
+  // The gradients of one row of weights without indicators from those of its draws.
+  void (*drawn_backward)(const Posterior&, int64_t samples, const float* dw, const float* eps, int64_t stride,
+                         const SumGradients&, const GradientSink&);
 };
 
 const KernelTable& kernels();

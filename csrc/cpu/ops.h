@@ -66,6 +66,23 @@ Tensor local_linear_bwd_adam(Tensor dy, Tensor dsums, Tensor x, Tensor kappa, Te
                              int64_t samples, bool need_dx, std::vector<Tensor> exp_avg,
                              std::vector<Tensor> exp_avg_sq, std::vector<double> hyper);
 
+// A stack of layers of a fixed structure with ReLU between them. Parameters: five tensors a layer, kappa, rho
+// and omega [kept weights]; structure: five int32 tensors a layer (Support). Returns y [S, M, N], sums
+// [layers, 5] and what the way back needs.
+std::tuple<Tensor, Tensor, Tensor> fixed_mlp_fwd(Tensor x, std::vector<Tensor> parameters,
+                                                 std::vector<Tensor> structure, Tensor seeds, int64_t samples,
+                                                 std::string estimator, std::vector<int64_t> included);
+
+std::vector<Tensor> fixed_mlp_bwd(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,
+                                  std::vector<Tensor> structure, Tensor saved, Tensor seeds, int64_t samples,
+                                  std::string estimator, std::vector<int64_t> included, bool need_dx);
+
+Tensor fixed_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,
+                          std::vector<Tensor> structure, Tensor saved, Tensor seeds, int64_t samples,
+                          std::string estimator, std::vector<int64_t> included, bool need_dx,
+                           std::vector<Tensor> exp_avg, std::vector<Tensor> exp_avg_sq,
+                           std::vector<double> hyper);
+
 // A stack of such layers with ReLU between them, parameters as above. Returns y, sums [layers, 5] and what the
 // backward pass needs, in one tensor.
 std::tuple<Tensor, Tensor, std::vector<Tensor>> local_mlp_fwd(Tensor x, std::vector<Tensor> parameters,

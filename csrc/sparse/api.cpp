@@ -12,9 +12,14 @@
 namespace {
 
 using namespace fastlbbnn::sparse;
+using fastlbbnn::Stream;
 
 Rows rows_of(const FlLayer& l) {
   return {l.rows, l.cols, l.row_offsets, {l.columns, l.column_bytes}};
+}
+
+Posterior posterior_of(const FlLayer& l) {
+  return {rows_of(l), l.mean, l.scale, l.bias_mean, l.bias_scale, l.row_index, l.col_index};
 }
 
 template <class T>
@@ -30,7 +35,6 @@ void fill_layer(Layer* to, const FlLayer& from) {
   copy(&to->bias, from.bias_mean, from.rows);
   copy(&to->offsets, from.row_offsets, from.rows + 1);
   copy(&to->columns, from.columns, nnz * from.column_bytes);
-  to->columns.resize(to->columns.size() + kColumnRoom);
   copy(&to->values, from.mean, nnz);
   to->rows = {from.rows, from.cols, to->offsets.data(), {to->columns.data(), from.column_bytes}};
   if (!to->has_blocks) return;
@@ -56,7 +60,7 @@ int32_t guarded(const Body& body) {
 
 }  // namespace
 
-int32_t fl_sparse_version() { return 3; }
+int32_t fl_sparse_version() { return 4; }
 
 const char* fl_sparse_kernels() { return kernels().name; }
 
@@ -101,21 +105,16 @@ int32_t fl_sparse_run(const FlPass* pass, const float* x, int64_t batch, float* 
   });
 }
 
-int32_t fl_sparse_draw(const FlLayer* layer, uint64_t seed, uint32_t sample, int32_t threads,
-                       float* values, float* bias) {
-  const fastlbbnn::sparse::Posterior q{rows_of(*layer),   layer->mean,      layer->scale,
-                                       layer->bias_mean,  layer->bias_scale, layer->row_index,
-                                       layer->col_index};
-  // Noise for so few weights is not worth waking threads.
-  constexpr int64_t kWorthThreads = 1 << 15;
-  const int64_t rows = layer->rows;
-  if (layer->row_offsets[rows] < kWorthThreads) threads = 1;
-  const int64_t parts = std::min<int64_t>(rows, threads > 1 ? 8 * threads : 1);
+int32_t fl_sparse_draw(const FlLayer* layer, uint64_t seed, uint32_t sample, float* values,
+                       float* bias) {
   return guarded([&] {
-    parallel_for(parts, threads, [&](int64_t i) {
-      kernels().draw_rows(q, seed, sample, rows * i / parts, rows * (i + 1) / parts, values);
-    });
-    kernels().draw_bias(q, seed, sample, bias);
+    const Posterior q = posterior_of(*layer);
+    if (values) {
+      const Places places = weight_places(q);
+      kernels().draw(places, Stream::kWeight, seed, sample, 0, places.size(), values);
+    }
+    const Places places = bias_places(q);
+    kernels().draw(places, Stream::kBias, seed, sample, 0, places.size(), bias);
   });
 }
 
@@ -151,25 +150,18 @@ void* fl_sparse_draws_create(const void* network, int32_t samples, const int32_t
 
 void fl_sparse_draws_destroy(void* draws) { delete static_cast<Draws*>(draws); }
 
-int32_t fl_sparse_draws_set(const void* network, void* draws, int32_t sample, int32_t layer,
-                            const float* values, const float* bias) {
+int32_t fl_sparse_draws_fill(const void* network, void* draws, int32_t layer, const FlLayer* posterior,
+                             uint64_t seed, int32_t threads, const float* biases) {
   return guarded([&] {
-    const Layer& l = static_cast<const Network*>(network)->layers[layer];
     Draws& d = *static_cast<Draws*>(draws);
-    if (d.side_by_side) {
-      SampledLayer& all = d.layers[layer];
-      for (size_t i = 0; i < l.values.size(); ++i) all.values[i * d.count + sample] = values[i];
-      for (size_t i = 0; i < l.bias.size(); ++i) all.bias[i * d.count + sample] = bias[i];
-      return;
-    }
-    SampledLayer& to = d.samples[sample][layer];
-    copy(&to.bias, bias, l.rows.rows);
-    const std::vector<int32_t>& source = d.formats[layer] == Format::kBlocks
-                                             ? l.packed_blocks.source
-                                             : l.packed_rows(kMaxVectors).source;
-    to.values.resize(source.size());
-    for (size_t i = 0; i < source.size(); ++i) {
-      to.values[i] = source[i] < 0 ? 0.0f : values[source[i]];
+    fill(*static_cast<const Network*>(network), &d, layer, posterior_of(*posterior), seed, threads);
+    const int64_t rows = posterior->rows;
+    for (int64_t s = 0; s < d.count && biases; ++s, biases += rows) {
+      if (!d.side_by_side) {
+        d.samples[s][layer].bias.assign(biases, biases + rows);
+        continue;
+      }
+      for (int64_t r = 0; r < rows; ++r) d.layers[layer].bias[r * d.count + s] = biases[r];
     }
   });
 }

@@ -48,9 +48,9 @@ FL_API void fl_sparse_destroy(void* network);
 // y: [batch, outputs], with draws [samples, batch, outputs].
 FL_API int32_t fl_sparse_run(const FlPass* pass, const float* x, int64_t batch, float* y);
 
-// values: [weights], bias: [rows], in the order of the layer's arrays.
-FL_API int32_t fl_sparse_draw(const FlLayer* layer, uint64_t seed, uint32_t sample, int32_t threads,
-                              float* values, float* bias);
+// values: [weights] or null, bias: [rows], in the order of the layer's arrays.
+FL_API int32_t fl_sparse_draw(const FlLayer* layer, uint64_t seed, uint32_t sample, float* values,
+                              float* bias);
 
 // Sampled weights to predict with, for one choice of formats; side_by_side: kept for batches of which
 // fl_sparse_side_by_side says so, for which formats do not matter.
@@ -58,5 +58,8 @@ FL_API int32_t fl_sparse_side_by_side(int32_t samples, int64_t batch);
 FL_API void* fl_sparse_draws_create(const void* network, int32_t samples, const int32_t* formats,
                                     int32_t side_by_side);
 FL_API void fl_sparse_draws_destroy(void* draws);
-FL_API int32_t fl_sparse_draws_set(const void* network, void* draws, int32_t sample, int32_t layer,
-                                   const float* values, const float* bias);
+// All samples of a layer of the network; `posterior` is the same in all calls. biases: [samples, rows] to take
+// instead of drawing them, or null.
+FL_API int32_t fl_sparse_draws_fill(const void* network, void* draws, int32_t layer,
+                                    const FlLayer* posterior, uint64_t seed, int32_t threads,
+                                    const float* biases);

@@ -20,12 +20,11 @@
                           group,                                                                 \
                           FASTLBBNN_ARCH::spmm_panel<Vec, Lanes>,                                \
                           FASTLBBNN_ARCH::spmm_blocks<Vec>,                                      \
-                          FASTLBBNN_ARCH::spmv_rows<Vec, Lanes>,                                 \
+                          FASTLBBNN_ARCH::spmv_slices<Vec, Lanes>,                               \
                           FASTLBBNN_ARCH::spmv_blocks<Vec>,                                      \
                           FASTLBBNN_ARCH::spmv_sampled<Vec>,                                     \
                           FASTLBBNN_ARCH::to_tile<Vec, Lanes>,                                   \
                           FASTLBBNN_ARCH::from_tile<Vec, Lanes>,                                 \
-                          FASTLBBNN_ARCH::draw_rows<Vec>,                                        \
-                          FASTLBBNN_ARCH::draw_bias<Vec>};                                       \
+                          FASTLBBNN_ARCH::draw<Vec>};                                            \
   }                                                                                              \
   }

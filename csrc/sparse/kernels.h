@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../common/philox.h"
 #include "packed.h"
 
 namespace fastlbbnn {
@@ -29,9 +30,8 @@ struct Kernels {
   // y = floor(W x + bias) for one tile; x: [cols][vectors * lanes].
   void (*blocks)(const PackedBlocks&, const float* values, const float* bias, const float* x,
                  float* y, int vectors);
-  // The same for a single observation; x: [cols], y: [rows].
-  void (*rows_single)(const Rows&, const float* values, const float* bias, bool relu,
-                      const float* x, float* y);
+  // The same for a single observation; x: [cols], y: [rows], of slices in the order of their lanes.
+  void (*slices_single)(const Slices&, const float* x, float* y);
   void (*blocks_single)(const Blocks&, const float* bias, bool relu, const float* x, float* y);
   // The same for a few observations and sampled weights, side by side.
   void (*rows_sampled)(const SampledRows&);
@@ -43,18 +43,17 @@ struct Kernels {
   void (*from_tile)(const float* tile, int vectors, int64_t features, int64_t batch, float* y,
                     int64_t stride);
 
-  // values[i] = mean[i] + scale[i] eps for the weights of rows [begin, end), and the same for
-  // biases; eps is that of the weight's place in the trained network.
-  void (*draw_rows)(const Posterior&, uint64_t seed, uint32_t sample, int64_t begin, int64_t end,
-                    float* values);
-  void (*draw_bias)(const Posterior&, uint64_t seed, uint32_t sample, float* bias);
+  // values[i - begin] = mean[i] + scale[i] eps for i in [begin, end), begin a multiple of kDrawnTogether; eps is that of
+  // the number's place in the trained network.
+  void (*draw)(const Places&, Stream stream, uint64_t seed, uint32_t sample, int64_t begin, int64_t end,
+               float* values);
 };
 
 const Kernels& kernels();
 
 // Those for a batch: where eight lanes hold it all, sixteen would be half empty, and narrow loads go
-// three at a time where wide ones go two; and for a single observation two gathers of eight are faster than
-// one of sixteen (measured: a sixth). Packed weights serve every table.
+// three at a time where wide ones go two; and slices of eight rows have fewer weights in parts than slices of
+// sixteen. Packed weights serve every table.
 const Kernels& kernels_for(int64_t batch);
 
 extern const Kernels kPortable;

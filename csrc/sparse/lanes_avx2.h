@@ -20,27 +20,18 @@ struct Lanes {
   template <int I> FL_INLINE static __m256 spread(__m256 four) {
     return _mm256_permute_ps(four, I * 0x55);
   }
-  FL_INLINE static __m256i indices(const uint16_t* p) {
-    return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  }
-  FL_INLINE static __m256i indices(const int32_t* p) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  // Number by number: the instruction that gathers takes twice the time on processors of AMD (measured on
+  // Zen 5: 1.5 cycles a number, this 0.7).
+  template <class Column>
+  FL_INLINE static __m128 collect_four(const float* x, const Column* columns) {
+    __m128 a = _mm_load_ss(x + columns[0]);
+    a = _mm_insert_ps(a, _mm_load_ss(x + columns[1]), 0x10);
+    a = _mm_insert_ps(a, _mm_load_ss(x + columns[2]), 0x20);
+    return _mm_insert_ps(a, _mm_load_ss(x + columns[3]), 0x30);
   }
   template <class Column>
-  FL_INLINE static __m256 gather(const float* x, const Column* columns) {
-    return _mm256_i32gather_ps(x, indices(columns), 4);
-  }
-  // Reads eight indices, whatever n is: there is room after the last ones (Layer::columns).
-  template <class Column>
-  FL_INLINE static __m256 gather(const float* x, const Column* columns, int n) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256 mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
-    return _mm256_mask_i32gather_ps(_mm256_setzero_ps(), x, indices(columns), mask, 4);
-  }
-  FL_INLINE static float sum(__m256 a) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  FL_INLINE static __m256 collect(const float* x, const Column* columns) {
+    return _mm256_set_m128(collect_four(x, columns + 4), collect_four(x, columns));
   }
   FL_INLINE static void square(const float* x, int64_t stride, float* out, int64_t width) {
     __m256 a[8];

@@ -21,23 +21,15 @@ struct Lanes {
   template <int I> FL_INLINE static __m512 spread(__m512 four) {
     return _mm512_permute_ps(four, I * 0x55);
   }
-  FL_INLINE static __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
-  FL_INLINE static __m512i indices(const uint16_t* p, __mmask16 m) {
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p));
+  FL_INLINE static __m512i indices(const uint16_t* p) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
-  FL_INLINE static __m512i indices(const int32_t* p, __mmask16 m) {
-    return _mm512_maskz_loadu_epi32(m, p);
-  }
+  FL_INLINE static __m512i indices(const int32_t* p) { return _mm512_loadu_si512(p); }
+  // (Single observations go to the narrower kernels: see kernels_for.)
   template <class Column>
-  FL_INLINE static __m512 gather(const float* x, const Column* columns) {
-    return _mm512_i32gather_ps(indices(columns, 0xFFFF), x, 4);
+  FL_INLINE static __m512 collect(const float* x, const Column* columns) {
+    return _mm512_i32gather_ps(indices(columns), x, 4);
   }
-  template <class Column>
-  FL_INLINE static __m512 gather(const float* x, const Column* columns, int n) {
-    const __mmask16 m = first(n);
-    return _mm512_mask_i32gather_ps(_mm512_setzero_ps(), m, indices(columns, m), x, 4);
-  }
-  FL_INLINE static float sum(__m512 a) { return _mm512_reduce_add_ps(a); }
   // The quarters of four rows are put together by loads, so that fewer permutations are left than in
   // `transpose` (eight-lane vectors gain nothing from it).
   FL_INLINE static void square(const float* x, int64_t stride, float* out, int64_t width) {

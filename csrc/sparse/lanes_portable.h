@@ -1,4 +1,4 @@
-// What selected networks need of a vector beyond Vec: gathers, transposition, a sum in float, spreading.
+// What selected networks need of a vector beyond Vec: scattered numbers, transposition, spreading.
 // lanes_avx2.h and lanes_avx512.h offer the same.
 #pragma once
 
@@ -16,18 +16,11 @@ struct Lanes {
   // p[0..4) in every group of four lanes, and the I-th of them in all lanes.
   FL_INLINE static Vec::F repeat_four(const float* p) { return Vec::load(p); }
   template <int I> FL_INLINE static Vec::F spread(Vec::F four) { return Vec::set1(four[I]); }
-  // x[columns[i]] in lane i; with n, zero in the lanes from n on.
+  // x[columns[i]] in lane i.
   template <class Column>
-  FL_INLINE static Vec::F gather(const float* x, const Column* columns) {
+  FL_INLINE static Vec::F collect(const float* x, const Column* columns) {
     return Vec::F{x[columns[0]], x[columns[1]], x[columns[2]], x[columns[3]]};
   }
-  template <class Column>
-  FL_INLINE static Vec::F gather(const float* x, const Column* columns, int n) {
-    Vec::F r = Vec::set1(0.0f);
-    for (int i = 0; i < n; ++i) r[i] = x[columns[i]];
-    return r;
-  }
-  FL_INLINE static float sum(Vec::F a) { return (a[0] + a[2]) + (a[1] + a[3]); }
   // A square of observations by rows [kLanes, stride] as vectors of features, `width` floats apart.
   FL_INLINE static void square(const float* x, int64_t stride, float* out, int64_t width) {
     Vec::F a[4];

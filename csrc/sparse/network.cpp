@@ -40,31 +40,53 @@ const int32_t* index_of(const Network& net, int32_t first) {
   return first == 0 ? net.inputs.data() : net.identity.data();
 }
 
+// Layers by rows follow each other in the order of their slices; others take and give units as they are.
 void single(const Network& net, const Pass& pass) {
-  const int64_t inputs = net.layers[pass.first].rows.cols, wide = widest(net, pass.first, pass.last);
+  const Kernels& k = kernels_for(1);
+  // Slices begin anew where rows without weights end.
+  const int64_t inputs = net.layers[pass.first].rows.cols;
+  const int64_t wide = widest(net, pass.first, pass.last) + 2 * k.lanes;
   float* buffer = scratch(inputs + 2 * wide);
+  float* next[2] = {buffer + inputs, buffer + inputs + wide};
+  const auto by_rows = [&](int32_t l) { return pass.formats[l] == Format::kRows; };
   const float* x = pass.x;
-  if (inputs != pass.stride) {
+  if (!by_rows(pass.first) && inputs != pass.stride) {
     const int32_t* index = index_of(net, pass.first);
     for (int64_t j = 0; j < inputs; ++j) buffer[j] = pass.x[index[j]];
     x = buffer;
   }
-  float* next[2] = {buffer + inputs, buffer + inputs + wide};
+  int turn = 0;
+  const std::vector<int32_t>* place = pass.first == 0 ? &net.inputs : nullptr;
   for (int32_t l = pass.first; l < pass.last; ++l) {
     const Layer& layer = net.layers[l];
-    float* y = l + 1 == pass.last ? pass.y : next[l % 2];
-    if (pass.formats[l] == Format::kBlocks) {
+    const bool last = l + 1 == pass.last;
+    float* y = last ? pass.y : next[turn];
+    if (!by_rows(l)) {
       kernels().blocks_single(layer.blocks, layer.bias.data(), layer.relu, x, y);
+      place = nullptr;
     } else {
-      kernels_for(1).rows_single(layer.rows, layer.values.data(), layer.bias.data(), layer.relu, x, y);
+      const Slices& m = layer.slices(place);
+      float* sums = next[turn];
+      k.slices_single(m, x, sums);
+      place = &m.places;
+      if (last || !by_rows(l + 1)) {
+        turn ^= 1;
+        if (!last) y = next[turn];
+        for (size_t i = 0; i < place->size(); ++i) y[i] = sums[(*place)[i]];
+        place = nullptr;
+      }
     }
     x = y;
+    turn ^= 1;
   }
 }
 
 // Multiplications that are worth more than one thread: some 50 us of one. Threads that are borrowed wait
 // busily after a call, which a neighbour that wants the processor pays for, and so do we for his.
 constexpr int64_t kWorthThreads = int64_t{1} << 21;
+
+// Numbers whose noise is worth more than one thread.
+constexpr int64_t kWorthDrawing = 1 << 15;
 
 int useful_threads(const Network& net, const Pass& pass, int64_t samples) {
   int64_t work = net.layers[pass.first].rows.cols;
@@ -248,6 +270,89 @@ const PackedRows& Layer::packed_rows(int64_t vectors) const {
                                    {cols[kind] / lanes, offset_unit(lanes), kind == 0 ? 2 : 1});
   });
   return packed_[kind].rows;
+}
+
+const Slices& Layer::slices(const std::vector<int32_t>* place) const {
+  LazySlices& found = slices_[place ? 0 : 1];
+  std::call_once(found.once, [&] {
+    found.slices = pack_slices(rows, values.data(), bias.data(), relu, kernels_for(1).lanes,
+                               place ? place->data() : nullptr);
+  });
+  return found.slices;
+}
+
+Places weight_places(const Posterior& q) {
+  const Rows& m = q.matrix;
+  Places out(m.offsets[m.rows]);
+  for (int64_t r = 0; r < m.rows; ++r) {
+    for (int64_t i = m.offsets[r]; i < m.offsets[r + 1]; ++i) {
+      out.rows[i] = static_cast<uint32_t>(q.row_index[r]);
+      out.columns[i] = static_cast<uint32_t>(q.col_index[m.columns[i]]);
+      out.mean[i] = q.mean[i];
+      out.scale[i] = q.scale[i];
+    }
+  }
+  return out;
+}
+
+Places bias_places(const Posterior& q) {
+  Places out(q.matrix.rows);
+  for (int64_t r = 0; r < q.matrix.rows; ++r) {
+    out.columns[r] = static_cast<uint32_t>(q.row_index[r]);
+    out.mean[r] = q.bias_mean[r];
+    out.scale[r] = q.bias_scale[r];
+  }
+  return out;
+}
+
+const Places& Layer::drawn_from(Format format, bool side_by_side, const Posterior& by_rows) const {
+  const int kind = side_by_side ? 0 : format == Format::kBlocks ? 1 : 2;
+  LazyPlaces& found = drawn_from_[kind];
+  std::call_once(found.once, [&] {
+    found.places = weight_places(by_rows);
+    if (kind == 0) return;
+    const std::vector<int32_t>& source = kind == 1 ? packed_blocks.source : packed_rows(kMaxVectors).source;
+    Places ordered(static_cast<int64_t>(source.size()));
+    for (size_t i = 0; i < source.size(); ++i) {
+      if (source[i] < 0) continue;
+      ordered.rows[i] = found.places.rows[source[i]];
+      ordered.columns[i] = found.places.columns[source[i]];
+      ordered.mean[i] = found.places.mean[source[i]];
+      ordered.scale[i] = found.places.scale[source[i]];
+    }
+    found.places = std::move(ordered);
+  });
+  return found.places;
+}
+
+void fill(const Network& net, Draws* draws, int32_t l, const Posterior& q, uint64_t seed, int threads) {
+  const int64_t samples = draws->count;
+  const Layer& layer = net.layers[l];
+  // Numbers whose places stay in the first-level cache for all samples.
+  constexpr int64_t kPart = 16 * kDrawnTogether;
+  const auto draw = [&](const Places& from, Stream stream, std::vector<float> SampledLayer::*which) {
+    const int64_t count = from.size(), parts = (count + kPart - 1) / kPart;
+    for (int64_t s = 0; s < samples && !draws->side_by_side; ++s) {
+      (draws->samples[s][l].*which).resize(count);
+    }
+    parallel_for(parts, count * samples < kWorthDrawing ? 1 : threads, [&](int64_t part) {
+      const int64_t begin = part * kPart, end = std::min(count, begin + kPart);
+      for (int64_t s = 0; s < samples; ++s) {
+        const uint32_t sample = static_cast<uint32_t>(s);
+        if (!draws->side_by_side) {
+          float* to = (draws->samples[s][l].*which).data() + begin;
+          kernels().draw(from, stream, seed, sample, begin, end, to);
+          continue;
+        }
+        float drawn[kPart];
+        kernels().draw(from, stream, seed, sample, begin, end, drawn);
+        float* to = (draws->layers[l].*which).data() + begin * samples + s;
+        for (int64_t i = 0; i < end - begin; ++i) to[i * samples] = drawn[i];
+      }
+    });
+  };
+  draw(layer.drawn_from(draws->formats[l], draws->side_by_side, q), Stream::kWeight, &SampledLayer::values);
+  draw(bias_places(q), Stream::kBias, &SampledLayer::bias);
 }
 
 void run(const Network& net, const Pass& pass) {

@@ -13,14 +13,11 @@ namespace sparse {
 
 enum class Format : int32_t { kRows = 0, kBlocks = 1 };
 
-// Bytes after the last column index, so that kernels may read a whole vector of them.
-constexpr int64_t kColumnRoom = 32;
-
 // Owns copies of what it is given.
 struct Layer {
   bool relu, has_blocks;
   std::vector<float> bias;
-  // As given: for single observations.
+  // As given.
   std::vector<int64_t> offsets;
   std::vector<char> columns;
   std::vector<float> values;
@@ -34,12 +31,30 @@ struct Layer {
   // By rows for tiles of this many vectors, packed when they are first asked for.
   const PackedRows& packed_rows(int64_t vectors) const;
 
+  // For a single observation, packed when they are first asked for. `place`: where x has each column, the same
+  // in all calls but for null: at its index.
+  const Slices& slices(const std::vector<int32_t>* place) const;
+
+  // What the values of a format are drawn from, in their order, made of `by_rows` when first asked for. Side by
+  // side they are by rows.
+  const Places& drawn_from(Format format, bool side_by_side, const Posterior& by_rows) const;
+
  private:
   struct Lazy {
     std::once_flag once;
     PackedRows rows;
   };
   mutable Lazy packed_[3];
+  struct LazySlices {
+    std::once_flag once;
+    Slices slices;
+  };
+  mutable LazySlices slices_[2];
+  struct LazyPlaces {
+    std::once_flag once;
+    Places places;
+  };
+  mutable LazyPlaces drawn_from_[3];
 };
 
 struct Network {
@@ -53,6 +68,10 @@ struct SampledLayer {
   std::vector<float> values, bias;
 };
 
+// Of weights by rows, and of biases.
+Places weight_places(const Posterior& q);
+Places bias_places(const Posterior& q);
+
 // Sampled weights and biases: either sample by sample, in the order of the formats' values, or (for few
 // observations) side by side, [weight][sample] in the order of W by rows.
 struct Draws {
@@ -62,6 +81,9 @@ struct Draws {
   std::vector<std::vector<SampledLayer>> samples;   // [sample][layer]
   std::vector<SampledLayer> layers;
 };
+
+// Draws all samples of layer l.
+void fill(const Network& net, Draws* draws, int32_t l, const Posterior& q, uint64_t seed, int threads);
 
 // Whether samples side by side are fewer vectors than observations side by side.
 bool better_side_by_side(int64_t samples, int64_t batch);

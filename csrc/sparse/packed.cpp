@@ -1,6 +1,7 @@
 #include "packed.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -83,6 +84,61 @@ PackedRows pack_rows(const Rows& m, const float* values, bool relu, const Packin
     panel.end_run = static_cast<int32_t>(out.runs.size());
     out.panels.push_back(panel);
     begin = end;
+  }
+  return out;
+}
+
+Slices pack_slices(const Rows& m, const float* values, const float* bias, bool relu, int width,
+                   const int32_t* place) {
+  Slices out;
+  out.width = width;
+  out.relu = relu;
+  out.places.resize(m.rows);
+  std::vector<int64_t> order(m.rows);
+  const auto length = [&](int64_t r) { return m.offsets[r + 1] - m.offsets[r]; };
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return length(a) < length(b); });
+  std::vector<int32_t> columns;
+  int32_t largest = 0;
+  for (int64_t i = 0; i < m.rows;) {
+    int64_t end = std::min<int64_t>(m.rows, i + width);
+    // Rows without weights have none that could stand in for the others'.
+    while (length(order[i]) == 0 && length(order[end - 1]) > 0) --end;
+    const int64_t count = length(order[end - 1]);
+    const size_t first = out.values.size();
+    out.values.resize(first + count * width);
+    columns.resize(first + count * width);
+    for (int lane = 0; lane < width; ++lane) {
+      const bool used = i + lane < end;
+      const int64_t r = used ? order[i + lane] : -1;
+      if (used) out.places[r] = static_cast<int32_t>(out.bias.size());
+      out.bias.push_back(used ? bias[r] : 0.0f);
+      if (!used) continue;
+      // A row with fewer weights takes its last one in parts, which powers of two do not round: a weight of
+      // zero would make a NaN of an infinite input.
+      float rest = 0.0f;
+      for (int64_t k = 0; k < count; ++k) {
+        const int64_t last = m.offsets[r + 1] - 1, at = std::min(m.offsets[r] + k, last);
+        const int64_t column = m.columns[at];
+        if (m.offsets[r] + k <= last) rest = values[at];
+        const bool in_parts = m.offsets[r] + k >= last && k + 1 < count;
+        if (in_parts) rest *= 0.5f;
+        out.values[first + k * width + lane] = rest;
+        columns[first + k * width + lane] = place ? place[column] : static_cast<int32_t>(column);
+        largest = std::max(largest, columns[first + k * width + lane]);
+      }
+    }
+    out.counts.push_back(static_cast<int32_t>(count));
+    i = end;
+  }
+  out.column_bytes = largest < 1 << 16 ? 2 : 4;
+  out.columns.resize(columns.size() * out.column_bytes);
+  for (size_t i = 0; i < columns.size(); ++i) {
+    const uint16_t narrow = static_cast<uint16_t>(columns[i]);
+    std::memcpy(out.columns.data() + i * out.column_bytes,
+                out.column_bytes == 2 ? static_cast<const void*>(&narrow) : &columns[i],
+                out.column_bytes);
   }
   return out;
 }

@@ -41,6 +41,20 @@ struct Posterior {
   const int32_t* col_index;      // [cols], likewise
 };
 
+// Weights are drawn so many at a time, at most; Places has room for that after the last one.
+constexpr int64_t kDrawnTogether = 32;
+
+// What numbers are drawn from, in whatever order they are wanted: their means and scales, and the rows and columns
+// that they have in the trained network.
+struct Places {
+  std::vector<uint32_t> rows, columns;
+  std::vector<float> mean, scale;
+  int64_t size() const { return static_cast<int64_t>(mean.size()) - kDrawnTogether; }
+  explicit Places(int64_t count = 0)
+      : rows(count + kDrawnTogether), columns(count + kDrawnTogether), mean(count + kDrawnTogether),
+        scale(count + kDrawnTogether) {}
+};
+
 // Rows with the same number of weights in a panel, one after the other.
 struct Run {
   int32_t count, rows;
@@ -77,6 +91,20 @@ struct PackedRows {
   std::vector<int32_t> source;     // where each value is in W by rows (with one sum)
 };
 
+// W by rows for a single observation: rows with about the same number of weights are the lanes of a slice, so
+// that no sum has to be taken across a vector. What a slice computes is kept in the order of its lanes; the
+// columns of the next layer say where.
+struct Slices {
+  int width;                       // lanes
+  bool relu;
+  std::vector<int32_t> counts;     // weights of each row, by slice
+  std::vector<int32_t> places;     // [rows], the lane of each, counted through all slices
+  std::vector<float> bias;         // [slices][width]
+  std::vector<float> values;       // [slices][count][width]
+  std::vector<char> columns;       // likewise
+  int column_bytes;                // 2 or 4
+};
+
 // Rows of a block row that are computed together.
 struct RowGroup {
   int64_t first_row;
@@ -108,6 +136,9 @@ struct SampledRows {
 };
 
 PackedRows pack_rows(const Rows& matrix, const float* values, bool relu, const Packing& how);
+// `place`: where x has each column of W; null: at its index.
+Slices pack_slices(const Rows& matrix, const float* values, const float* bias, bool relu, int width,
+                   const int32_t* place);
 PackedBlocks pack_blocks(const Blocks& matrix, const Rows& by_rows, bool relu, int group_rows);
 
 }  // namespace sparse

@@ -1,4 +1,4 @@
-// W by rows times a single observation: the weights of a row are the vector dimension.
+// W by slices times a single observation: rows are the vector dimension.
 #pragma once
 
 #include <cstdint>
@@ -9,39 +9,29 @@
 namespace fastlbbnn {
 namespace FASTLBBNN_ARCH {
 
-// L: the instruction set's gathers (lanes_*.h).
+// L: how the instruction set collects scattered numbers (lanes_*.h).
 template <class V, class L, class Column>
-void spmv_columns(const sparse::Rows& m, const Column* columns, const float* values,
-                  const float* bias, bool relu, const float* x, float* y) {
+void spmv_columns(const sparse::Slices& m, const Column* columns, const float* x, float* y) {
   using F = typename V::F;
-  for (int64_t row = 0; row < m.rows; ++row) {
-    int64_t i = m.offsets[row];
-    const int64_t end = m.offsets[row + 1];
-    F a = V::set1(0.0f), b = V::set1(0.0f);
-    for (; i + 2 * V::kLanes <= end; i += 2 * V::kLanes) {
-      a = V::fma(V::load(values + i), L::gather(x, columns + i), a);
-      b = V::fma(V::load(values + i + V::kLanes), L::gather(x, columns + i + V::kLanes), b);
+  const float *value = m.values.data(), *bias = m.bias.data();
+  for (const int32_t count : m.counts) {
+    F sum = V::load(bias);
+    for (int32_t k = 0; k < count; ++k, value += V::kLanes, columns += V::kLanes) {
+      sum = V::fma(V::load(value), L::collect(x, columns), sum);
     }
-    if (i + V::kLanes <= end) {
-      a = V::fma(V::load(values + i), L::gather(x, columns + i), a);
-      i += V::kLanes;
-    }
-    if (i < end) {
-      const int n = static_cast<int>(end - i);
-      b = V::fma(V::load(values + i, n), L::gather(x, columns + i, n), b);
-    }
-    const float v = bias[row] + L::sum(V::add(a, b));
-    y[row] = relu && v < 0.0f ? 0.0f : v;
+    // Zero comes first: a NaN then stays one.
+    V::store(y, m.relu ? V::max(V::set1(0.0f), sum) : sum);
+    bias += V::kLanes;
+    y += V::kLanes;
   }
 }
 
 template <class V, class L>
-void spmv_rows(const sparse::Rows& m, const float* values, const float* bias, bool relu,
-               const float* x, float* y) {
-  if (m.columns.bytes == 2) {
-    spmv_columns<V, L>(m, static_cast<const uint16_t*>(m.columns.data), values, bias, relu, x, y);
+void spmv_slices(const sparse::Slices& m, const float* x, float* y) {
+  if (m.column_bytes == 2) {
+    spmv_columns<V, L>(m, reinterpret_cast<const uint16_t*>(m.columns.data()), x, y);
   } else {
-    spmv_columns<V, L>(m, static_cast<const int32_t*>(m.columns.data), values, bias, relu, x, y);
+    spmv_columns<V, L>(m, reinterpret_cast<const int32_t*>(m.columns.data()), x, y);
   }
 }
 

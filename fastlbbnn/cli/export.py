@@ -25,6 +25,12 @@ def export(
         Path | None,
         typer.Option("--c", metavar="DIR", help="Write C99 source and header to this directory."),
     ] = None,
+    lanes: Annotated[
+        bool,
+        typer.Option(
+            "--lanes", help="Write the C source for speed: straight-line code that computes many rows side by side.",
+        ),
+    ] = False,
     onnx: Annotated[
         Path | None,
         typer.Option("--onnx", metavar="FILE", help="Write an ONNX model to this file."),
@@ -40,22 +46,26 @@ def export(
     Select:       fastlbbnn select runs/digits -o digits.safetensors
     In Python:    fastlbbnn.select(model).save("digits.safetensors")
     Then:         fastlbbnn export digits.safetensors --c firmware/src
+                  fastlbbnn export digits.safetensors --c server/src --lanes
                   fastlbbnn export digits.safetensors --onnx digits.onnx
 
     The C source needs no library: digits_predict(x, y) computes the outputs. Where training prepared rows,
-    digits_prepare(row, x) does so before, and digits_in_units(y, answer) puts back units of numbers.
+    digits_prepare(row, x) does so before, and digits_in_units(y, answer) puts back units of numbers. With --lanes
+    the functions are the same; compile with -O2 -march=native.
     """
     if c is None and onnx is None:
         raise typer.BadParameter("nothing to write; give --c DIR, --onnx FILE, or both")
     if name is not None and c is None:
         raise typer.BadParameter("--name is for the C source; give --c DIR, too")
+    if lanes and c is None:
+        raise typer.BadParameter("--lanes is for the C source; give --c DIR, too")
     from ..sparse import SparseModel
 
     model = SparseModel.load(artifact)
     if c is not None:
         from ..sparse.export.c import export_c
 
-        source, header = export_c(model, c, name=artifact.stem if name is None else name)
+        source, header = export_c(model, c, name=artifact.stem if name is None else name, lanes=lanes)
         typer.echo(f"wrote {source}\nwrote {header}")
     if onnx is not None:
         from ..sparse.export.onnx import export_onnx

@@ -49,6 +49,7 @@ def frontier(
     ] = None,
     seed: Seed = 0,
     samples: Samples = 10,
+    device: Annotated[str, typer.Option(help="Device to train on: cpu, cuda or cuda:N.")] = "cpu",
     threads: Threads = None,
     root: Root = None,
     as_json: Json = False,
@@ -68,7 +69,7 @@ def frontier(
     from ..runs.frontier import frontier as points_of
     from ..runs.methods import find_method
     from ..runs.recipes import find_recipe
-    from .train import hidden_sizes
+    from .train import device_here, hidden_sizes
 
     with wrong_call("--method"):
         method = find_method(method).name
@@ -80,6 +81,7 @@ def frontier(
     options = {"target": target, "standardise": standardise}
     options = {k: v for k, v in options.items() if v is not None}
     use_threads(threads)
+    where = device_here(device)
     try:
         dataset = Source.of(data, root=root, options=options, validation=validation).load()
     except TypeError as error:
@@ -93,8 +95,9 @@ def frontier(
 
     with interruptible("the same command starts from the beginning"):
         points = points_of(
-            method, dataset, densities=wanted, recipe=recipe, seed=seed, samples=samples, progress=show
-        )
+            method, dataset, densities=wanted, recipe=recipe, seed=seed, samples=samples, device=where,
+            progress=show,
+        )  # fmt: skip
     if out is not None:
         _write(out, points, dataset.name, method)
     if as_json:

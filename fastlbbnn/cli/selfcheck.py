@@ -25,6 +25,10 @@ def selfcheck(
     batch: Annotated[
         list[int] | None, optional("--batch", help="Batch of the timed layer (repeatable).")
     ] = None,
+    show: Annotated[
+        bool,
+        typer.Option("--list", help="Name every launch variant and the case that checks it, and stop."),
+    ] = False,
     report: Annotated[
         Path | None, optional("--json", metavar="FILE", help="Write the report to this file, as JSON.")
     ] = None,
@@ -34,21 +38,33 @@ def selfcheck(
     \b
         fastlbbnn selfcheck --quick
         fastlbbnn selfcheck --json report.json
+        fastlbbnn selfcheck --list
 
     1. Every operator of every backend (Triton on the GPU, C++ on the CPU), forward and all gradients, in
     every precision, against the reference in float64. An error may be twice that of plain PyTorch in the
     same precision. The same call twice must give the same bits.
 
-    2. Times of one layer, forward and backward, against a dense layer, the gated layer in plain PyTorch and
-    the same under torch.compile.
+    2. On a GPU: training steps in a CUDA graph, under torch.compile, on two streams and two devices; selected
+    networks.
+
+    3. Times of one layer, forward and backward, against a dense layer, the gated layer in plain PyTorch and
+    the same under torch.compile; and of whole training steps with Adam.
 
     Exit status: 0 if everything agrees, 1 if something does not, 2 if the call is wrong.
     """
     from .._util.files import write_json
-    from ..machine.selfcheck import Options, check_machine
+    from ..machine.selfcheck import Options, check_machine, list_variants, print_variants
 
     if report is not None and not report.resolve().parent.is_dir():
         raise typer.BadParameter(f"{report}: the folder does not exist", param_hint="--json")
+    if show:
+        with wrong_call():
+            listed = list_variants()
+        print_variants(listed)
+        if report is not None:
+            write_json(report, listed)
+            typer.echo(f"wrote {report}")
+        raise typer.Exit(0 if listed["ok"] else 1)
     with wrong_call():
         options = Options(
             quick=quick, device=device, backends=tuple(backend or ()), width=width, batches=tuple(batch or ())

@@ -202,7 +202,7 @@ def train(
         simplefilter("ignore", NotLearned)  # said below, loudly
         run = train_run(
             method, dataset, chosen, seed=seed, out=folder, max_loss=max_loss, resume=not restart,
-            evaluate=samples if evaluate_too else None, device=_device(device),
+            evaluate=samples if evaluate_too else None, device=device_here(device),
             progress=False if as_json else None,
         )  # fmt: skip
     results = run.results if evaluate_too else None
@@ -223,7 +223,7 @@ def train(
     typer.echo(f"\nNext: fastlbbnn report {folder}")
 
 
-def _device(name: str) -> str:
+def device_here(name: str) -> str:
     """A device that torch has here."""
     import torch
 

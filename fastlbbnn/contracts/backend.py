@@ -25,7 +25,7 @@ from ..reference.mixture_linear import ScaleMixture
 from ..reference.noise import Stream
 
 #: What a backend may have functions for.
-OPERATORS = ("gated_linear", "gated_mlp", "local_linear", "local_mlp", "kl_sums", "mixture_linear")
+OPERATORS = ("fixed_mlp", "gated_linear", "gated_mlp", "local_linear", "local_mlp", "kl_sums", "mixture_linear")
 _MIXTURE = ScaleMixture(0.5, 1.0, math.exp(-6.0))
 #: Relative rounding error of float32.
 _EPS32 = 2.0**-24
@@ -131,6 +131,27 @@ def cases(device: str = "cpu") -> Iterator[Case]:
             ),
         )  # fmt: skip
     yield Case("local_mlp", "two layers, 2 draws", x, [*p, *second], _local_mlp)
+    yield from _fixed_cases(x, device)
+
+
+def _fixed_cases(x: Tensor, device: str) -> Iterator[Case]:
+    """Two layers with some of their weights, one of them a row without any."""
+    masks = [_normal(rows, cols, seed=11, device=device) > 0.7 for rows, cols in ((23, 41), (4, 23))]
+    masks[0][3] = False
+    supports = [reference.Support.of_mask(mask) for mask in masks]
+    kept: list[Tensor | None] = []
+    for support in supports:
+        weights = [_normal(support.weights, seed=i, scale=0.5, device=device) for i in (12, 13, 14)]
+        biases = [_normal(support.rows, seed=i, device=device) for i in (15, 16)]
+        kept += [*weights, *biases]
+    for estimator in ("local", "means"):
+        yield Case(
+            "fixed_mlp", f"two layers, {estimator}", x, kept,
+            lambda m, x, p, s, estimator=estimator, **k: m.fixed_mlp(
+                x, [LayerParameters(*p[:5]), LayerParameters(*p[5:])], supports, seeds=torch.stack((s, s + 1)),
+                estimator=estimator, **k,
+            ),
+        )  # fmt: skip
 
 
 def _local_mlp(module: Any, x: Tensor, p: list[Tensor | None], seed: Tensor, **how: Any) -> tuple[Tensor, Tensor]:

@@ -14,14 +14,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..nn.fixed import FixedMLP
 from ..nn.layer import BayesianLayer
 from ..nn.mlp import MLP
 from .likelihoods import Likelihood
 
 #: Modules that treat every number, or every row of the last axis, by itself.
 _LAST_AXIS: frozenset[type[nn.Module]] = frozenset({
-    MLP, nn.Sequential, nn.Linear, nn.Identity, nn.Dropout, nn.AlphaDropout, nn.ReLU, nn.ReLU6, nn.LeakyReLU,
-    nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign,
+    MLP, FixedMLP, nn.Sequential, nn.Linear, nn.Identity, nn.Dropout, nn.AlphaDropout, nn.ReLU, nn.ReLU6,
+    nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh, nn.Softplus, nn.Softsign,
     nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.LogSigmoid, nn.Tanhshrink,
 })  # fmt: skip
 

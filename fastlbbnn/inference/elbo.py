@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .._util.checks import check_samples
 from .._util.dtypes import HALF
+from ..nn.fixed import FixedLinear
 from ..nn.layer import BayesianLayer, bayesian_layers
 from ..nn.linear import BayesianLinear
 from ..nn.modes import WeightMode
@@ -219,6 +220,8 @@ def _draws_posterior(layers: list[BayesianLayer], mode: WeightMode | str | None)
                 isinstance(layer, BayesianLinear) and layer.estimator == "concrete"
                 and layer._modules["inclusion"] is not None
             ):  # fmt: skip
+                return False
+            if type(layer) is FixedLinear and layer.estimator == "means":
                 return False
         elif own != WeightMode.SAMPLED:
             return False

@@ -136,6 +136,13 @@ _USED_TWICE = (
 )
 
 
+_CAPTURED = (
+    "backward_step is being captured in a CUDA graph, and its steps inside the backward pass are counted on the "
+    "host: every replay would repeat the bias correction of the captured step. Make the optimiser with "
+    "Adam(..., capturable=True): the captured step then takes the ordinary way, with its count on the device"
+)
+
+
 def _is_drawn(slot: int, parameter: Tensor | None) -> bool:
     """Whether these are logits that are computed from others."""
     return slot % COUNT == OMEGA and parameter is not None and parameter.grad_fn is not None and (
@@ -175,6 +182,9 @@ class Adam(BackwardStep, torch.optim.Adam):
     and where ``torch.distributed`` is initialised, since DistributedDataParallel has to reduce gradients
     first. A loss that was scaled by ``torch.amp.GradScaler`` is refused, and one that is not finite before
     anything is written (on a GPU this is not looked at: it would wait for the device).
+
+    So does an optimiser with ``capturable=True``, whose ``backward_step`` can be captured in a CUDA graph:
+    torch's step counts on the device. Without it, capturing raises before anything is written.
 
     A layer can be updated like this only if it is used once in the graph of the loss.
     """
@@ -233,9 +243,11 @@ class Adam(BackwardStep, torch.optim.Adam):
         """Differentiate ``loss``, a scalar or an ``ELBO``, and update every parameter that it depends on."""
         loss = checked_loss(loss)
         _refuse_scaled(loss)
-        if self._is_watched():
+        if self._is_watched() or any(group["capturable"] for group in self.param_groups):
             super().backward_step(loss)
             return
+        if self._on_gpu and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(_CAPTURED)
         for p in self._all:
             p.grad = None
         self._touched.clear()
@@ -359,7 +371,7 @@ class Adam(BackwardStep, torch.optim.Adam):
         updated = [p for i, p in enumerate(parameters) if i in slots and p is not None]
         if not updated or any(id(p) not in self._group_of or not p.is_contiguous() for p in updated):
             return None  # not ours, not a leaf, or not in the kernel's layout: gradients as usual
-        none = torch.empty(0)
+        none = updated[0].new_empty(0)
         kept = [None if i in drawn else p for i, p in enumerate(parameters)]
         groups: list[dict[str, Any] | None] = []
         exp_avg, exp_avg_sq, steps = [], [], []

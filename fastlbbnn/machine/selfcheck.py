@@ -3,13 +3,18 @@
     python -m fastlbbnn selfcheck                     everything, a few minutes
     python -m fastlbbnn selfcheck --quick             small shapes, without timings
     python -m fastlbbnn selfcheck --json report.json  one file to attach to a report
+    python -m fastlbbnn selfcheck --list              what is checked, without checking it
 
 1. Every operator of every backend (Triton on the GPU, C++ on the CPU), forward and all gradients,
    in every precision, against the reference in float64. An error may be twice that of plain PyTorch
    in the same precision. The same call twice must give the same bits.
-2. Times of one layer, forward and backward, against a dense layer, the gated layer in plain
+2. Training steps in a CUDA graph, under torch.compile, on two streams and on two devices, and the CUDA
+   kernels of selected networks against those on the CPU.
+3. Times of one layer, forward and backward, against a dense layer, the gated layer in plain
    PyTorch, and the same under torch.compile; the bandwidth that each achieves, and the fraction of
    what a large copy achieves on the same device.
+4. Times of whole training steps with Adam, of one layer and of the paper's network, as multiples of a dense
+   network's: what bench/roofline.py predicts.
 
 Without a GPU the Triton kernels run in Triton's interpreter: that checks their arithmetic, slowly,
 and their timings would mean nothing, so they are not taken. Exit status: 0 if everything agrees,
@@ -18,6 +23,7 @@ and their timings would mean nothing, so they are not taken. Exit status: 0 if e
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -35,6 +41,8 @@ from ..ops.backends import BACKENDS
 from .describe import describe
 
 DEVICES = ("auto", "cuda", "cpu")
+#: Of the timed steps on a GPU: those for which bench/roofline.py states its aim.
+STEP_BATCHES = (128, 512, 4096)
 
 #: Why a precision is left out under Triton's interpreter.
 _INTERPRETER_GAPS = {
@@ -151,7 +159,7 @@ def run_timings(options: Options, pairs, interpreted: bool) -> dict[str, Any]:
 
     from . import selfcheck_timing as timing
 
-    found: dict[str, Any] = {"layers": []}
+    found: dict[str, Any] = {"layers": [], "steps": []}
     for backend, device in pairs:
         if backend == "triton" and interpreted:
             continue
@@ -175,8 +183,25 @@ def run_timings(options: Options, pairs, interpreted: bool) -> dict[str, Any]:
                     progress=progress.set_description_str,
                 )  # fmt: skip
                 found["layers"] += [{"backend": backend, "device": str(device), **r} for r in rows]
+            found["steps"] += _time_steps(options, device, backend, width, batches, progress.set_description_str)
         torch.set_float32_matmul_precision(previous)
     return found
+
+
+def _time_steps(options: Options, device, backend, width, batches, progress) -> list[dict]:
+    from . import selfcheck_steps as steps
+
+    on_gpu = device.type == "cuda"
+    rows = []
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    for batch in batches if options.batches or not on_gpu else STEP_BATCHES:
+        about = {"width": width, "batch": batch, "dtype": str(dtype).split(".")[1]}
+        found = steps.layer_steps(device, dtype, batch, width, backend)
+        rows += steps.time_steps(found, about, device, 1.0, progress)
+    network = {"network": "-".join(map(str, steps.NETWORK)), "batch": 100, "dtype": "float32"}
+    found = steps.network_steps(device, 100, backend, compiled=True)
+    rows += steps.time_steps(found, network, device, 1.0, progress)
+    return [{"backend": backend, "device": str(device), **row} for row in rows]
 
 
 def print_report(report: dict[str, Any]) -> None:
@@ -193,7 +218,7 @@ def print_report(report: dict[str, Any]) -> None:
         print(f"{name:<8} not checked: {reason}")
     for note in report["notes"]:
         print(f"note: {note}")
-    for device in (d for d in timings if d != "layers"):
+    for device in (d for d in timings if d not in ("layers", "steps")):
         figures = timings[device]
         print(f"\n{device}: a large copy moves {figures['copy_bytes_per_second'] / 1e9:.0f} GB/s")
         if figures["published_bytes_per_second"]:
@@ -215,6 +240,41 @@ def print_report(report: dict[str, Any]) -> None:
             f"{row['fraction_of_peak']:>8.2f} "
             f"{row.get('speedup_over_naive', float('nan')):>9.2f}x"
         )
+
+
+    if timings.get("steps"):
+        print(f"\n{'step with Adam':<24} {'of':<18} {'batch':>6} {'ms':>9} {'of dense':>9}")
+    for row in timings.get("steps", []):
+        if "error" in row:
+            print(f"{row['variant']:<24} could not run: {row['error'].splitlines()[0]}")
+            continue
+        print(
+            f"{row['variant']:<24} {row.get('network', row.get('width')):<18} {row['batch']:>6} "
+            f"{row['seconds'] * 1e3:>9.3f} {row.get('ratio_to_dense', float('nan')):>8.2f}x"
+        )
+
+
+def list_variants() -> dict[str, Any]:
+    """Every launch variant of the Triton kernels that training can reach, and the case that checks it."""
+    if importlib.util.find_spec("triton") is None:
+        raise ValueError("--list reads the Triton kernels, and triton is not installed: pip install triton")
+    from .selfcheck_agreement import coverage
+    from .selfcheck_whole import CHECKS
+
+    found = coverage()
+    missing = [row for row in [*found["variants"], *found["values"]] if row["case"] is None]
+    return {**found, "whole": list(CHECKS), "ok": not missing}
+
+
+def print_variants(found: dict[str, Any]) -> None:
+    for row in found["variants"]:
+        print(f"{row['variant']:<88} {row['case'] or 'NO CASE'}")
+    for row in found["values"]:
+        if row["case"] is None:
+            print(f"{row['kernel']} {row['constant']}={row['value']}: NO CASE")
+    for name in found["whole"]:
+        print(f"a whole program: {name}")
+    print(f"{len(found['variants'])} variants, each with the first case that launches it")
 
 
 def interpreted_report(options: Options) -> dict[str, Any]:
@@ -263,11 +323,19 @@ def check_machine(options: Options) -> dict[str, Any]:
         report["notes"] += child["notes"]
         report["skipped"].pop("triton", None)
         report["skipped"].update({k: v for k, v in child["skipped"].items() if k == "triton"})
+    for backend, where in pairs:
+        if backend == "triton" and where.type == "cuda":
+            from .selfcheck_whole import check_all
+
+            rows, notes = check_all(where, backend)
+            report["checks"] += rows
+            report["notes"] += notes
     report["timings"] = None if options.quick else run_timings(options, pairs, interpreted)
     # On a GPU the point is to see its kernels run.
     missing = has_gpu and "triton" in report["skipped"] and not options.backends
-    timed = (report["timings"] or {}).get("layers", [])
-    missing = missing or any(row.get("own") for row in timed)
+    timed = report["timings"] or {}
+    own = any(row.get("own") for row in [*timed.get("layers", ()), *timed.get("steps", ())])
+    missing = missing or own
     report["ok"] = bool(report["checks"]) and all(row["ok"] for row in report["checks"]) and not missing
     print_report(report)
     return report

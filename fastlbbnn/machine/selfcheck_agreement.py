@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from torch import Tensor
 from .. import ops, reference
 from ..inference.optim import Adam
 from ..reference.local_linear import MIN_VARIANCE
+from .launch_variants import Variant, forced, launch_layer, products, reachable, recording
 
 #: Relative rounding of a number, to the nearest (tf32: as the tensor cores take it).
 UNIT = {
@@ -41,6 +43,13 @@ class Case:
     mixed: bool = False
     #: A step of Adam inside the backward pass in place of the gradients.
     adam: bool = False
+    #: x [samples, batch, inputs] in place of one x for all samples.
+    per_sample: bool = False
+    #: Parameters that are not trained.
+    frozen: tuple[str, ...] = ()
+    #: Pieces that reductions are cut into, and whether sampled weights are staged; None: the kernels' choice.
+    splits: int | None = None
+    staged: bool | None = None
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -53,7 +62,15 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.op} {self.what} {self.precision} {'x'.join(map(str, self.shape))}"
+        return f"{self.op} {self.what} {self.label} {'x'.join(map(str, self.shape))}"
+
+    @property
+    def label(self) -> str:
+        """The key of ``launch_variants.DTYPES``."""
+        return f"{self.precision} beside float32" if self.mixed else self.precision
+
+    def way(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
+        return forced(self.op, self.shape, self.dtype, self.splits, self.staged, device)
 
 
 def cases(backend: str, precisions: list[str], quick: bool, small: bool) -> Iterator[Case]:
@@ -90,6 +107,89 @@ def cases(backend: str, precisions: list[str], quick: bool, small: bool) -> Iter
     blocks: dict[str, Any] = {"block": (5, 7), "options": gate}
     yield Case("gated_linear", "Adam inside, blocks", shape=odd, adam=True, **blocks, **single)
     yield Case("local_linear", "Adam inside", shape=main, adam=True, **single)
+    yield Case("gated_mlp", "two layers", shape=main, options=gate, **single)
+    yield Case("gated_mlp", "Adam inside", shape=main, adam=True, options=gate, **single)
+    if backend == "triton":
+        # An interpreter makes the same numbers on any way.
+        yield from variant_cases(precisions, (24, 32, 80) if small else main)
+
+
+_ALL = {"in one piece": (1, False), "cut": (2, False), "staged": (1, True), "staged, cut": (2, True)}
+_INDICATORS: dict[str, dict[str, Any]] = {
+    "gates": {}, "blocks": {"block": (4, 4)}, "no gates": {"gated": False},
+}  # fmt: skip
+
+
+def variant_cases(precisions: list[str], shape: tuple[int, int, int]) -> Iterator[Case]:
+    """Every variant of the Triton kernels that training can launch, in every precision.
+
+    ``launch_variants.reachable`` lists them; a test holds that list against these cases.
+    """
+    mixed = [p for p in precisions if p in ("bfloat16", "float16")]
+    for precision, beside in [*((p, False) for p in precisions), *((p, True) for p in mixed)]:
+        common: dict[str, Any] = {
+            "backend": "triton", "precision": precision, "shape": shape, "mixed": beside,
+        }  # fmt: skip
+        soft: dict[str, Any] = {"options": {"temperature": 0.5}}
+        hard: dict[str, Any] = {"options": {"hard": True}}
+        for indicators, given in _INDICATORS.items():
+            for way, (splits, staged) in _ALL.items():
+                ways: dict[str, Any] = {"splits": splits, "staged": staged, **given, **common}
+                # The ReLU in the first layer's forward pass and in the second one's backward pass.
+                yield Case("gated_mlp", f"{indicators}, {way}", **soft, **ways)
+                three: dict[str, Any] = {"samples": 3, "per_sample": True, "bias": way == "cut"}
+                yield Case("gated_linear", f"{indicators}, x per sample, {way}", **hard, **three, **ways)
+            yield Case("gated_mlp", f"{indicators}, Adam inside", adam=True, **soft, **given, **common)
+            yield Case("kl_sums", indicators, **given, **common)
+        odd: dict[str, Any] = {"block": (3, 5), **soft, **common}
+        yield Case("gated_linear", "blocks 3x5", **odd)
+        yield Case("gated_linear", "blocks 3x5, Adam inside", adam=True, **odd)
+        for gated in (True, False):
+            name = "gates" if gated else "no gates"
+            for splits in (1, 2):
+                ways = {"splits": splits, "gated": gated, **common}
+                yield Case("local_linear", f"{name}, {splits} pieces", **ways)
+            local: dict[str, Any] = {"gated": gated, "samples": 3, **common}
+            yield Case("local_linear", f"{name}, x per sample", per_sample=True, bias=False, **local)
+            yield Case("local_linear", f"{name}, Adam inside", adam=True, **local)
+    for op, what in (("gated_linear", "gates"), ("gated_linear", "blocks"), ("local_linear", "gates")):
+        for frozen in ("kappa", "rho", "omega", "bias_kappa", "bias_rho"):
+            yield Case(
+                op, f"{what}, Adam inside, {frozen} frozen", "triton", "float32", shape, adam=True,
+                frozen=(frozen,), **_INDICATORS[what],
+            )  # fmt: skip
+    yield Case("gated_linear", "gates, no bias, cut", "triton", "float32", shape, bias=False, splits=2)
+
+
+def launched(case: Case) -> None:
+    """What the kernels are asked for in this case, on tensors without data (``launch_variants``)."""
+    with products(case.label), case.way(torch.device("meta")):
+        launch_layer(
+            case.op, case.shape, case.label, samples=case.samples, block=case.block, gated=case.gated,
+            bias=case.bias, hard=case.options.get("hard", False), per_sample=case.per_sample,
+            adam=case.adam, frozen=tuple(_NAMES.index(f"d{name}") for name in case.frozen),
+        )  # fmt: skip
+
+
+def coverage() -> dict[str, Any]:
+    """Every reachable variant and the first case that launches it (None: none does)."""
+    found: dict[Variant, str] = {}
+    values: dict[tuple[str, str, int], str] = {}
+    for case in cases("triton", ["float32", "tf32", "bfloat16", "float16"], quick=False, small=False):
+        with recording(lambda case=case: case.label) as met:  # type: ignore[misc]
+            launched(case)
+        for variant in met.variants:
+            found.setdefault(variant, case.name)
+        for value in met.values:
+            values.setdefault(value, case.name)
+    wanted = reachable()
+    return {
+        "variants": [{**v.as_dict(), "variant": str(v), "case": found.get(v)} for v in sorted(wanted.variants)],
+        "values": [
+            {"kernel": kernel, "constant": name, "value": value, "case": values.get((kernel, name, value))}
+            for kernel, name, value in sorted(wanted.values)
+        ],
+    }  # fmt: skip
 
 
 def make_inputs(case: Case, device: torch.device) -> tuple[Tensor, list[Tensor | None], Tensor]:
@@ -101,16 +201,22 @@ def make_inputs(case: Case, device: torch.device) -> tuple[Tensor, list[Tensor |
         values = torch.randn(*shape, generator=g) * scale + shift
         return values.to(dtype or case.parameter_dtype).to(device)
 
-    grid = reference.grid_shape(rows, cols, case.block)
-    parameters: list[Tensor | None] = [
-        normal(rows, cols, scale=0.3),
-        normal(rows, cols, scale=1.5, shift=-3.0),
-        normal(*grid, scale=2.0) if case.gated else None,
-        normal(rows) if case.bias else None,
-        normal(rows, shift=-2.0) if case.bias else None,
-    ]
-    x, dy = (batch, cols), (case.samples, batch, rows)
-    return normal(*x, dtype=case.dtype), parameters, normal(*dy, dtype=case.dtype)
+    def layer(cols: int, scale: float) -> list[Tensor | None]:
+        grid = reference.grid_shape(rows, cols, case.block)
+        return [
+            normal(rows, cols, scale=scale),
+            normal(rows, cols, scale=1.5, shift=-3.0),
+            normal(*grid, scale=2.0) if case.gated else None,
+            normal(rows) if case.bias else None,
+            normal(rows, shift=-2.0) if case.bias else None,
+        ]
+
+    parameters = layer(cols, 0.3)
+    x = ((case.samples,) if case.per_sample else ()) + (batch, cols)
+    given = normal(*x, dtype=case.dtype), normal(case.samples, batch, rows, dtype=case.dtype)
+    if case.op == "gated_mlp":
+        parameters += layer(rows, 0.3)
+    return given[0], parameters, given[1]
 
 
 def _float(t: Tensor | None) -> Any:
@@ -126,18 +232,33 @@ class _Plain:
 
     @staticmethod
     def gated_linear(x, *parameters, seed, samples, block, **options):
-        kappa, rho, omega, bias_kappa, bias_rho = map(_float, parameters)
-        outputs = []
-        for s in range(samples):
-            w = reference.sample_weights(
-                kappa, rho, omega, seed=seed, sample=s, block=block, **options
-            )
-            y = (x @ w.to(x.dtype).T).to(kappa.dtype)
-            if bias_kappa is not None:
-                y = y + reference.sample_bias(bias_kappa, bias_rho, seed=seed, sample=s)
-            outputs.append(y.to(x.dtype))
-        sums = reference.kl_sums(kappa, rho, omega, bias_kappa, bias_rho, block=block)
-        return torch.stack(outputs), sums
+        per_sample = [x] * samples if x.dim() == 2 else list(x)
+        y = [_Plain._one(xs, parameters, seed, s, block, options) for s, xs in enumerate(per_sample)]
+        return torch.stack(y), reference.kl_sums(*map(_float, parameters), block=block)
+
+    @staticmethod
+    def gated_mlp(x, layers, *, seeds, samples, blocks, temperatures, hard=False):
+        sums = []
+        for i, layer in enumerate(layers):
+            if i:
+                x = torch.relu(x)
+            draw = {"hard": True} if hard else {"temperature": temperatures[i]}
+            per_sample = [x] * samples if x.dim() == 2 else list(x)
+            outputs = [
+                _Plain._one(xs, layer, seeds[i], s, blocks[i], draw) for s, xs in enumerate(per_sample)
+            ]
+            x = torch.stack(outputs)
+            sums.append(reference.kl_sums(*map(_float, layer), block=blocks[i]))
+        return x, torch.stack(sums)
+
+    @staticmethod
+    def _one(x, layer, seed, sample, block, draw):
+        kappa, rho, omega, bias_kappa, bias_rho = map(_float, layer)
+        w = reference.sample_weights(kappa, rho, omega, seed=seed, sample=sample, block=block, **draw)
+        y = (x @ w.to(x.dtype).T).to(kappa.dtype)
+        if bias_kappa is not None:
+            y = y + reference.sample_bias(bias_kappa, bias_rho, seed=seed, sample=sample)
+        return y.to(x.dtype)
 
     @staticmethod
     def local_linear(x, *parameters, seed, samples):
@@ -150,7 +271,7 @@ class _Plain:
         if bias_kappa is not None:
             mean, var = mean + bias_kappa, var + reference.softplus(bias_rho).square()
         eps = torch.stack([
-            reference.normals(seed, reference.Stream.ACTIVATION, s, *mean.shape)
+            reference.normals(seed, reference.Stream.ACTIVATION, s, *mean.shape[-2:])
             for s in range(samples)
         ])  # fmt: skip
         y = mean + var.clamp_min(MIN_VARIANCE).sqrt() * eps
@@ -164,17 +285,26 @@ def _run(source, case: Case, device: torch.device, dtype: torch.dtype | None, **
         x, dy = x.to(dtype), dy.to(dtype)
         parameters = [None if p is None else p.to(dtype) for p in parameters]
     x.requires_grad_()
-    present = [(n, p.requires_grad_()) for n, p in zip(_NAMES, parameters) if p is not None]
+    names = [*_NAMES, *(f"{name} of layer 1" for name in _NAMES)]
+    present = [
+        (n, p.requires_grad_())
+        for n, p in zip(names, parameters) if p is not None and n[1:] not in case.frozen
+    ]  # fmt: skip
     function = getattr(source, case.op)
+    seed = torch.tensor(_SEED, device=device)
     if case.op == "kl_sums":
         sums = function(*parameters, block=case.block, **extra)
         found, wanted, scalar = {}, [], torch.zeros((), dtype=torch.float64, device=device)
+    elif case.op == "gated_mlp":
+        hard = case.options.get("hard", False)
+        y, sums = function(
+            x, [parameters[: len(_NAMES)], parameters[len(_NAMES) :]], seeds=seed - torch.arange(2, device=device),
+            samples=case.samples, blocks=[case.block] * 2, temperatures=[0.5] * 2, hard=hard, **extra,
+        )  # fmt: skip
+        found, wanted, scalar = {"y": y.detach()}, [("dx", x)], (y.double() * dy.double()).sum()
     else:
         blocks = {"block": case.block} if case.op == "gated_linear" else {}
-        y, sums = function(
-            x, *parameters, seed=torch.tensor(_SEED, device=device), samples=case.samples,
-            **blocks, **case.options, **extra,
-        )  # fmt: skip
+        y, sums = function(x, *parameters, seed=seed, samples=case.samples, **blocks, **case.options, **extra)
         found, wanted, scalar = {"y": y.detach()}, [("dx", x)], (y.double() * dy.double()).sum()
     # In float64, so that what is upstream of the library rounds nothing.
     scalar = scalar + (sums.double() * torch.tensor(_DSUMS, device=device).double()).sum()
@@ -182,6 +312,7 @@ def _run(source, case: Case, device: torch.device, dtype: torch.dtype | None, **
         stepped = _step(scalar, present, source is ops)
         return {**found, "sums": sums.detach(), "dx": x.grad, **stepped}
     wanted = [*wanted, *present]
+    # Hard gates give their logits no gradient from the outputs; those of the sums are there.
     grads = torch.autograd.grad(scalar, [t for _, t in wanted])
     return {"sums": sums.detach(), **dict(zip([n for n, _ in wanted], grads)), **found}
 
@@ -221,8 +352,9 @@ def check(case: Case, device: torch.device) -> dict[str, Any]:
     previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
     try:
-        got = _run(ops, case, device, None, backend=case.backend)
-        again = _run(ops, case, device, None, backend=case.backend)
+        with case.way(device):
+            got = _run(ops, case, device, None, backend=case.backend)
+            again = _run(ops, case, device, None, backend=case.backend)
         plain = _run(_Plain, case, device, None)
     finally:
         torch.set_float32_matmul_precision(previous)

@@ -1,4 +1,4 @@
-"""``selfcheck``, part two: one layer's training pass, timed against plain PyTorch."""
+"""``selfcheck``, part three: one layer's training pass, timed against plain PyTorch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .. import ops
+from ..reference import grid_shape
 
 Row = dict[str, Any]
 
 
-def _parameters(rows: int, cols: int, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+def parameters_of(
+    rows: int, cols: int, device: torch.device, dtype: torch.dtype, block: tuple[int, int] = (1, 1)
+) -> list[Tensor]:
     g = torch.Generator().manual_seed(0)
     values = [
         torch.randn(rows, cols, generator=g) * 0.05,
         torch.randn(rows, cols, generator=g) * 0.1 - 5.0,
-        torch.randn(rows, cols, generator=g),
+        torch.randn(*grid_shape(rows, cols, block), generator=g),
     ]
     return [v.to(device, dtype).requires_grad_() for v in values]
 
@@ -41,7 +44,7 @@ def variants(
     device: torch.device, dtype: torch.dtype, batch: int, width: int, backend: str, compiled: bool
 ) -> dict[str, Callable[[], None]]:
     """Name -> forward and backward of one square layer."""
-    parameters = _parameters(width, width, device, dtype)
+    parameters = parameters_of(width, width, device, dtype)
     kappa, rho, omega = parameters
     x = torch.randn(batch, width, device=device, dtype=dtype)
     dy = torch.randn(batch, width, device=device, dtype=dtype)
@@ -90,7 +93,7 @@ def least_bytes(name: str, batch: int, width: int, dtype: torch.dtype) -> int:
     return (3 * tensors * width**2 + 4 * batch * width) * dtype.itemsize
 
 
-def _seconds(step: Callable[[], object], device: torch.device, budget: float) -> float:
+def seconds_of(step: Callable[[], object], device: torch.device, budget: float) -> float:
     """Median time of a call, in seconds; on a GPU by its own events."""
     step()
     step()
@@ -116,7 +119,7 @@ def copy_bandwidth(device: torch.device, quick: bool) -> float:
     size = (1 << 22) if quick else (1 << 28 if device.type == "cuda" else 1 << 25)
     source = torch.ones(size, device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / _seconds(lambda: target.copy_(source), device, 0.2)
+    return 2 * source.nbytes / seconds_of(lambda: target.copy_(source), device, 0.2)
 
 
 def published_bandwidth(device: torch.device) -> float | None:
@@ -139,7 +142,7 @@ def launch_seconds(device: torch.device) -> float | None:
         for _ in range(100):
             scalar.add_(1.0)
 
-    return _seconds(hundred, device, 0.2) / 100
+    return seconds_of(hundred, device, 0.2) / 100
 
 
 def time_layer(
@@ -150,7 +153,7 @@ def time_layer(
     for name, step in variants(device, dtype, batch, width, backend, compiled).items():
         progress(f"timing {name}, width {width}, batch {batch}")
         try:
-            seconds = _seconds(step, device, budget)
+            seconds = seconds_of(step, device, budget)
         except Exception as error:  # noted; only this library's own is a failure
             said = f"{type(error).__name__}: {error}"[:300]
             rows.append({"variant": name, "error": said, "own": name.startswith(backend)})

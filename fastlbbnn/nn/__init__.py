@@ -4,6 +4,7 @@ from .baselines.concrete_dropout import ConcreteDropoutLinear
 from .baselines.horseshoe import HorseshoeLinear
 from .baselines.mixture import MixtureLinear
 from .baselines.normal_jeffreys import NormalJeffreysLinear
+from .fixed import FixedLinear, FixedMLP
 from .inclusion import MVN, LowRankMVN, MeanField
 from .layer import LAYERS, BayesianLayer, bayesian_layers
 from .linear import BayesianLinear, GaussianLinear, LBBNNLinear
@@ -18,6 +19,8 @@ __all__ = [
     "BayesianLayer",
     "BayesianLinear",
     "ConcreteDropoutLinear",
+    "FixedLinear",
+    "FixedMLP",
     "GaussianLinear",
     "HorseshoeLinear",
     "LBBNNLinear",

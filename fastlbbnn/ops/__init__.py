@@ -7,6 +7,7 @@ them all. ``dispatch`` chooses what computes them, ``backends`` knows what there
 from . import local_mlp, noise
 from .cross_entropy import cross_entropy
 from .dispatch import choose, draw_seed, use_backend
+from .fixed_mlp import Support, fixed_mlp
 from .gated_linear import gated_linear
 from .gated_mlp import gated_mlp
 from .kl_sums import kl_sums
@@ -16,9 +17,11 @@ from .parameters import LayerParameters
 
 __all__ = [
     "LayerParameters",
+    "Support",
     "choose",
     "cross_entropy",
     "draw_seed",
+    "fixed_mlp",
     "gated_linear",
     "gated_mlp",
     "kl_sums",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .._util.dtypes import autocast, without_autocast
 from .._util.local import Entry, Local
-from .backends import BACKENDS, Backend
+from .backends import BACKENDS, Backend, BackendFailure
 from .checks import check_input, check_seed, explain_failure, explain_nan_sums
 from .parameters import LayerParameters
 
@@ -50,46 +50,66 @@ def _known(name: str) -> str:
 
 def choose(tensor: Tensor, backend: str | None = None) -> Backend:
     """The backend that is to compute on ``tensor``."""
-    name = backend
-    if name is None:
-        name = _default.current() if _default.entries else _default.default
+    name = _asked(backend)
+    device = tensor.device
     if torch.compiler.is_compiling():
-        return BACKENDS[_constant(name, tensor.device.type, tensor.dtype)]
-    key = (name, tensor.device.type, tensor.dtype, BACKENDS.version)
+        return BACKENDS[_constant(name, device.type, device.index, tensor.dtype)]
+    key = (name, device, tensor.dtype, BACKENDS.version)
     chosen = _decided.get(key)
     if chosen is None:
         chosen = _decided[key] = _decide(*key[:3])
     return chosen
 
 
-_decided: dict[tuple[str, str, torch.dtype, int], Backend] = {}
+def _asked(backend: str | None) -> str:
+    if backend is not None:
+        return backend
+    return _default.current() if _default.entries else _default.default
+
+
+_decided: dict[tuple[str, torch.device, torch.dtype, int], Backend] = {}
+#: Backends that failed on a device in this process, and how; ``auto`` passes them over from then on.
+_failed: dict[tuple[str, torch.device], str] = {}
 
 
 # Marked, so that torch.compile asks once while it traces instead of looking inside.
 @torch.compiler.assume_constant_result
-def _constant(name: str, device: str, dtype: torch.dtype) -> str:
-    return _decide(name, device, dtype).name
+def _constant(name: str, device: str, index: int | None, dtype: torch.dtype) -> str:
+    return _decide(name, torch.device(device) if index is None else torch.device(device, index), dtype).name
 
 
-def _decide(name: str, device: str, dtype: torch.dtype) -> Backend:
+def _decide(name: str, device: torch.device, dtype: torch.dtype) -> Backend:
     if name != "auto":
         chosen = BACKENDS[_known(name)]
-        reason = chosen.unavailable() or chosen.refuses(device, dtype)
+        reason = chosen.unavailable() or chosen.refuses(device.type, dtype) or chosen.refuses_device(device)
         if reason is not None:
             raise RuntimeError(f"backend={name!r} cannot run: {reason}")
         return chosen
     passed_over: list[str] = []
     for known, candidate in BACKENDS.items():
         # Tensors first: a backend for other devices is not even asked whether it could run.
-        reason = candidate.refuses(device, dtype) or candidate.unavailable()
+        reason = (
+            candidate.refuses(device.type, dtype)
+            or candidate.unavailable()
+            or candidate.refuses_device(device)
+            or _failed.get((known, device))
+        )
         if reason is None:
             why = f" (not {'; not '.join(passed_over)})" if passed_over else ""
-            # Falling back to slow code is worth a warning, the normal choice is not.
-            level = logging.WARNING if known == "reference" else logging.INFO
-            _log.log(level, "%s on %s: using the %s backend%s", dtype, device, known, why)
+            # Falling back is worth a warning, the normal choice is not.
+            failed = any((name, device) in _failed for name in BACKENDS)
+            level = logging.WARNING if known == "reference" or failed else logging.INFO
+            _log.log(level, "%s on %s: using the %s backend%s", dtype, device.type, known, why)
             return candidate
         passed_over.append(f"{known}: {reason}")
-    raise TypeError(f"no backend for {dtype} on {device}: {'; '.join(passed_over)}")
+    raise TypeError(f"no backend for {dtype} on {device.type}: {'; '.join(passed_over)}")
+
+
+def _pass_over(failed: Backend, device: torch.device, error: BackendFailure) -> None:
+    """From now on, ``auto`` chooses another backend on this device; the next choice says so, once."""
+    _failed[failed.name, device] = " ".join(str(error).split())
+    for key in [key for key, chosen in _decided.items() if chosen is failed and key[1] == device]:
+        del _decided[key]
 
 
 @dataclass(frozen=True)
@@ -133,15 +153,24 @@ def call(
         if op.each is not None and (op.each.name in chosen.functions or op.each.name in chosen.fused):
             y, sums = _layer_by_layer(op, chosen, x, layers, arguments)
             return (y.squeeze(0) if single else y), sums
-        explain_failure(layers)
+        on_host = kappa.device.type == "cpu"
+        if on_host:
+            explain_failure(layers)
         with without_autocast(x):
             y, sums = op.reference(x, layers, *arguments)
+        if not on_host:  # where a look at the parameters would wait for the device
+            explain_nan_sums(sums, layers)
         return (y.squeeze(0) if single else y), sums
-    given = x.dtype
+    given, converted = x.dtype, x
     if given is not kappa.dtype:
-        x = x.to(chosen.computes_in(given, kappa.dtype))
+        converted = x.to(chosen.computes_in(given, kappa.dtype))
     try:
-        y, sums = op.fused(x, layers, *arguments, single)
+        y, sums = op.fused(converted, layers, *arguments, single)
+    except BackendFailure as error:
+        if _asked(backend) != "auto":
+            raise
+        _pass_over(chosen, kappa.device, error)
+        return call(op, x, layers, *arguments, backend=backend, single=single)
     except RuntimeError:
         explain_failure(layers)
         raise
@@ -189,7 +218,24 @@ def draw_seed(
     device: torch.device | str = "cpu",
     shape: tuple[int, ...] = (),
 ) -> Tensor:
-    """A seed for one call, drawn from torch's generator: an int64 tensor that stays on its device."""
-    return torch.randint(
-        -(2**63), 2**63 - 1, shape, dtype=torch.int64, device=device, generator=generator
-    )
+    """A seed for one call, drawn from torch's generator: an int64 tensor on ``device``.
+
+    Where ``torch.distributed`` is initialised, the rank is added: processes that were seeded alike, as scripts
+    for DistributedDataParallel do, would draw the same noise, and averaging their gradients would average
+    nothing of it. Rank 0 draws what a single process does. A ``generator``, or a seed of one's own, is
+    taken as it is.
+    """
+    # A generator draws on its own device: one on the host serves a network anywhere.
+    own = device if generator is None else generator.device
+    seed = torch.randint(-(2**63), 2**63 - 1, shape, dtype=torch.int64, device=own, generator=generator)
+    if own != device:
+        seed = seed.to(device, non_blocking=True)
+    if generator is None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        seed = seed + _of_rank(torch.distributed.get_rank())
+    return seed
+
+
+def _of_rank(rank: int) -> int:
+    """``rank`` times 2^64 / golden ratio, as a signed number: far apart for neighbours."""
+    product = rank * 0x9E3779B97F4A7C15 % 2**64
+    return product - 2**64 if product >= 2**63 else product

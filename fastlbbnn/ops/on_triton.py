@@ -13,6 +13,7 @@ from torch.library import Library
 from ..kernels import launch, launch_backward, launch_local
 from ..kernels.launch import Layer
 from ..kernels.launch_backward import Sinks
+from .backends.base import BackendFailure
 from .parameters import COUNT, empty_as_absent, unflat
 
 #: What the operators take for a tensor: lr, beta1, beta2, eps and the number of the step.
@@ -36,12 +37,46 @@ def _on_its_device(function):
 
     @functools.wraps(function)
     def call(first: Tensor, *arguments):
-        if first.is_cuda:
-            with torch.cuda.device(first.device):
-                return function(first, *arguments)
-        return function(first, *arguments)
+        try:
+            if first.is_cuda:
+                with torch.cuda.device(first.device):
+                    return function(first, *arguments)
+            return function(first, *arguments)
+        except Exception as error:
+            if not _is_tritons(error):
+                raise
+            raise BackendFailure(_WHAT_TO_DO.format(function.__name__, type(error).__name__, error)) from error
 
     return call
+
+
+_WHAT_TO_DO = (
+    "fastlbbnn: Triton failed in {} ({}: {}). It compiles kernels at their first call and needs a C compiler "
+    "(install gcc, or set CC), a driver for this device's CUDA or ROCm (see nvidia-smi or rocminfo), the "
+    "Triton that came with this torch, and a cache it can write to (TRITON_CACHE_DIR). "
+    '`python -m fastlbbnn selfcheck --quick` tries every operator. With fastlbbnn.use_backend("reference") '
+    "plain PyTorch computes instead, many times slower."
+)
+
+
+def _is_tritons(error: BaseException) -> bool:
+    """Whether an error comes from Triton itself: its compiler, its launcher or what these call.
+
+    The interpreter's come from what a kernel does: another backend is no answer to these.
+    """
+    if type(error).__name__ == "InterpreterError":
+        return False
+    if isinstance(error, (torch.OutOfMemoryError, BackendFailure)):
+        return False
+    if type(error).__module__.partition(".")[0] == "triton":
+        return True
+    frame = error.__traceback__
+    while frame is not None:
+        module = frame.tb_frame.f_globals.get("__name__", "")
+        if module.startswith(("triton.runtime", "triton.compiler", "triton.backends")):
+            return True
+        frame = frame.tb_next
+    return False
 
 
 def _gated_layer(

@@ -4,6 +4,7 @@ Every other backend is tested against these functions. They need no compiler and
 nothing from the rest of the library, and are meant to be read next to the paper.
 """
 
+from .fixed_mlp import Support, fixed_mlp
 from .gated_linear import (
     gated_linear,
     gated_mlp,
@@ -23,7 +24,9 @@ __all__ = [
     "LayerParameters",
     "ScaleMixture",
     "Stream",
+    "Support",
     "expand_blocks",
+    "fixed_mlp",
     "gate_logistics",
     "gate_uniforms",
     "gated_linear",

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -87,6 +87,14 @@ def load_network(path: Path, network: nn.Module) -> dict[str, Any]:
     return about
 
 
+class HasState(Protocol):
+    """An optimiser, as far as a checkpoint is concerned."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None: ...
+
+
 class Position(TypedDict):
     """Where a run stands."""
 
@@ -101,7 +109,7 @@ class Position(TypedDict):
 def save_checkpoint(
     path: Path,
     network: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: HasState,
     generator: torch.Generator,
     position: Position,
     pruning: nn.Module | None = None,
@@ -143,7 +151,7 @@ class Checkpoint:
 
     def restore(
         self,
-        optimizer: torch.optim.Optimizer,
+        optimizer: HasState,
         generator: torch.Generator,
         pruning: nn.Module | None = None,
     ) -> None:

@@ -66,6 +66,7 @@ def frontier(
     finish: int | None = None,
     seed: int = 0,
     samples: int = 10,
+    device: torch.device | str = "cpu",
     progress: Callable[[Point], None] | None = None,
 ) -> list[Point]:
     """The points of one run, from the highest density to the lowest.
@@ -77,6 +78,7 @@ def frontier(
         recipe: with a dial; by default the method's ``default``.
         finish: epochs that a held copy trains on; by default half of the recipe's.
         samples: draws to average.
+        device: where the network and the data are.
         progress: called with each point as soon as it is known.
     """
     given = sorted({float(d) for d in densities}, reverse=True)
@@ -88,7 +90,7 @@ def frontier(
     plan = recipe.asking(density=given[-1]).for_rows(
         dataset.n_train, (dataset.inputs, dataset.outputs)
     )
-    run = _Run(found.build, dataset, plan, seed)
+    run = _Run(found.build, dataset, plan, seed, device)
     points = []
     with subnormals.flushed():
         for copied, spent in run.held_at(given, finish):
@@ -100,15 +102,19 @@ def frontier(
 
 
 class _Run:
-    def __init__(self, build: Callable[..., nn.Module], dataset: Dataset, plan: Recipe, seed: int) -> None:
+    def __init__(
+        self, build: Callable[..., nn.Module], dataset: Dataset, plan: Recipe, seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:  # fmt: skip
         self.dataset, self.plan = dataset, plan
+        self.x, self.y = dataset.x_train.to(device), dataset.y_train.to(device)
         self.path, self.finish = plan.stages
         torch.manual_seed(seed)
         self.generator = torch.Generator().manual_seed(seed)
         sizes = (dataset.inputs, *plan.hidden, dataset.outputs)
         network = build(sizes, dataset.n_train, **plan.options)
-        self.network = set_likelihood(network, untrained_likelihood(dataset))
-        if isinstance(likelihood := likelihood_of(network), nn.Module):
+        self.network = set_likelihood(network, untrained_likelihood(dataset)).to(device)
+        if isinstance(likelihood := likelihood_of(self.network), nn.Module):
             likelihood.requires_grad_(False)
 
     def held_at(
@@ -149,7 +155,7 @@ class _Run:
         self, network: nn.Module, rows: Tensor, optimizer: Adam, mode: str, kl_weight: float
     ) -> None:
         n = self.dataset.n_train
-        x, y = self.dataset.x_train[rows], self.dataset.y_train[rows]
+        x, y = self.x[rows], self.y[rows]
         bound = elbo(network.train(), x, y, n_data=n, mode=mode, generator=self.generator)
         optimizer.backward_step(bound.tempered_loss(kl_weight))
         if isinstance(likelihood := likelihood_of(network), GaussianDispersion):
@@ -157,7 +163,7 @@ class _Run:
 
     def _batches(self, steps: int) -> Iterator[Tensor]:
         while steps > 0:
-            order = torch.randperm(self.dataset.n_train, generator=self.generator)
+            order = torch.randperm(self.dataset.n_train, generator=self.generator).to(self.x.device)
             for rows in order.split(self.plan.batch):
                 if steps == 0:
                     return
@@ -174,22 +180,23 @@ def _sizes(given: Any) -> dict[str, float]:
 def _measured(
     network: nn.Module, dataset: Dataset, samples: int, seed: int, spent: tuple[int, float]
 ) -> Point:
-    x, y = dataset.x_test, dataset.y_test
+    device = next(network.parameters()).device
+    x, y = dataset.x_test.to(device), dataset.y_test
     network.eval()
     draws: dict[str, Any] = {"mode": WeightMode.MEDIAN, "samples": samples}
 
     def generator() -> torch.Generator:
         return torch.Generator().manual_seed(seed)
 
-    at_means = predict(network, x, mode=WeightMode.MEDIAN_MEAN)
-    nll = metrics.nll_of_draws(log_prob_draws(network, x, y, **draws, generator=generator()))
+    at_means = predict(network, x, mode=WeightMode.MEDIAN_MEAN).cpu()
+    nll = metrics.nll_of_draws(log_prob_draws(network, x, y.to(device), **draws, generator=generator()).cpu())
     kept, total = _weights(network)
     figures: dict[str, float | None] = dict.fromkeys(("accuracy", "accuracy_averaged", "rmse", "ece"))
     if dataset.n_classes is None:
         y = y.reshape(at_means.shape)
         figures["rmse"] = metrics.rmse(dataset.in_units(at_means), dataset.in_units(y))
     else:
-        averaged = predict(network, x, **draws, generator=generator())
+        averaged = predict(network, x, **draws, generator=generator()).cpu()
         figures["accuracy"] = metrics.accuracy(at_means, y)
         figures["accuracy_averaged"] = metrics.accuracy(averaged, y)
         figures["ece"] = metrics.ece(averaged, y)

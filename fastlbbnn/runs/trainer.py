@@ -28,12 +28,21 @@ from ..inference.elbo import elbo
 from ..inference.likelihoods import Likelihood, as_likelihood, likelihood_of, negative_log_likelihood
 from ..inference.optim import UPDATE_RULES, BackwardStep, param_groups
 from ..machine.describe import versions
+from ..nn.fixed import FixedMLP
 from ..nn.layer import KINDS, bayesian_layers
 from ..nn.modes import WeightMode
 from ..nn.passes import weights
 from ..structure.density import density
-from .checkpoint import Checkpoint, CheckpointClock, load_network, save_checkpoint, save_network
+from .checkpoint import (
+    Checkpoint,
+    CheckpointClock,
+    HasState,
+    load_network,
+    save_checkpoint,
+    save_network,
+)
 from .evaluate import evaluate_networks
+from .held import DenseState, held_network
 from .learning import LEAST_GAIN, gain_over_constant
 from .methods import find_method
 from .pruning import GradualPruning, weight_density
@@ -89,7 +98,7 @@ def train(
             raise ValueError(f"max_loss={max_loss} beside density or weights; expected one of the three")
         known = load_run(out).recipe.density if resume and (Path(out) / "run.json").exists() else None
         if known is None:
-            known = _density_within(max_loss, found.name, dataset, recipe, seed)
+            known = _density_within(max_loss, found.name, dataset, recipe, seed, device)
         recipe = recipe.asking(density=known)
     recipe = recipe.on(dataset.name).for_rows(dataset.n_train, (dataset.inputs, dataset.outputs))
     folder = Path(out)
@@ -134,13 +143,15 @@ def train(
     return run
 
 
-def _density_within(max_loss: float, method: str, dataset: Dataset, recipe: Recipe, seed: int) -> float:
+def _density_within(
+    max_loss: float, method: str, dataset: Dataset, recipe: Recipe, seed: int, device: torch.device | str
+) -> float:
     from .frontier import DENSITIES, frontier, sparsest_within
 
     total = recipe.total_weights(dataset.inputs, dataset.outputs)
     densities = [d for d in DENSITIES if d * total >= 10.0] or DENSITIES[:1]
     split = dataset.with_validation(0.2, seed)
-    points = frontier(method, split, densities=densities, recipe=recipe, seed=seed)
+    points = frontier(method, split, densities=densities, recipe=recipe, seed=seed, device=device)
     return sparsest_within(points, max_loss).density
 
 
@@ -242,6 +253,8 @@ class _Trainer:
         # Everything random after the start comes from here; a layer's own draws may use torch's.
         self.generator = torch.Generator().manual_seed(self.seed)
         self.network = run.new_network().to(self.device)
+        #: Stands in for the network in a stage that holds the structure; None: it trains itself.
+        self.held: FixedMLP | None = None
         self.is_bayesian = bool(bayesian_layers(self.network))
         self.likelihood = likelihood_of(self.network)
         #: A likelihood whose posterior has an exact update: no optimiser trains it.
@@ -294,16 +307,21 @@ class _Trainer:
             self.epoch = about["epoch"]
             # What follows from one network does not depend on what else was made of it before.
             self.generator.manual_seed((index << 32) + self.seed)
+        threshold = self._median_threshold(stage)
+        self.held = held_network(self.network, stage, threshold)
         optimizer = self._optimizer(stage)
         start = self.epoch if checkpoint is None else checkpoint.position["stage_start"]
         self.shaping = self._shaping(stage, start)
         if checkpoint is not None:
-            checkpoint.restore(optimizer, self.generator, self.shaping)
+            checkpoint.restore(self._state_of(optimizer), self.generator, self.shaping)
         sizes = [group["lr"] for group in optimizer.param_groups]
         # The inclusion probabilities stay where the median model is trained.
         is_median = stage.mode == WeightMode.MEDIAN.value
-        with weights(threshold=self._median_threshold(stage), keep_structure=is_median):
+        with weights(threshold=threshold, keep_structure=is_median):
             self._epochs(index, start, sizes, optimizer, bar)
+        if self.held is not None:
+            self.held.write_to(self.network)
+            self.held = None
         if isinstance(self.shaping, GradualPruning):
             self.shaping.detach()
         if stage.saves is not None:
@@ -346,9 +364,15 @@ class _Trainer:
     def _save(self, index: int, stage_start: int, optimizer: BackwardStep) -> None:
         # The history first: a checkpoint says how many of its rows are its own.
         write_history(self.folder / "history.csv", self.history)
-        save_checkpoint(self.checkpoint_path, self.network, optimizer, self.generator, {
+        if self.held is not None:
+            self.held.write_to(self.network)
+        save_checkpoint(self.checkpoint_path, self.network, self._state_of(optimizer), self.generator, {
             "stage": index, "stage_start": stage_start, "epoch": self.epoch, "rows": len(self.history),
         }, self.shaping)
+
+    def _state_of(self, optimizer: BackwardStep) -> HasState:
+        """The optimiser's state as a checkpoint has it: that of the dense network."""
+        return optimizer if self.held is None else DenseState(optimizer, self.held)
 
     def _shaping(self, stage: Stage, start: int) -> GradualPruning | DensityDial | None:
         """The pruning, or the dial, of a stage that began after epoch ``start``."""
@@ -369,9 +393,8 @@ class _Trainer:
         A dispersion is not among them: its posterior has an exact update (``GaussianDispersion.update``).
         """
         known = set() if self.dispersion is None else set(self.dispersion.parameters())
-        groups = param_groups(
-            self.network, **{kind: stage.step_sizes.get(kind, 0.0) for kind in KINDS}
-        )
+        network = self.network if self.held is None else self.held
+        groups = param_groups(network, **{kind: stage.step_sizes.get(kind, 0.0) for kind in KINDS})
         for group in groups:
             group["params"] = [p for p in group["params"] if p not in known]
             for parameter in group["params"]:
@@ -391,12 +414,14 @@ class _Trainer:
 
     def _train_epoch(self, stage: Stage, optimizer: BackwardStep, kl_weight: float) -> dict[str, float]:
         self.network.train()
+        if self.held is not None:
+            self.held.train()
         n = len(self.x)
         start = time.perf_counter()
         # What steps give stays where it was computed until the epoch is over: nothing waits for it.
         parts = []
-        for rows in torch.randperm(n, generator=self.generator).split(self.recipe.batch):
-            rows = rows.to(self.device)
+        order = torch.randperm(n, generator=self.generator).to(self.device)
+        for rows in order.split(self.recipe.batch):
             parts.append(self._step(stage, optimizer, self.x[rows], self.y[rows], kl_weight))
         table = torch.stack([torch.stack(columns) for columns in zip(*parts)]).double().cpu()
         seconds = time.perf_counter() - start
@@ -432,7 +457,7 @@ class _Trainer:
             log_likelihood = -loss.detach()
         else:
             bound = elbo(
-                self.network, x, y, n_data=self.dataset.n_train,
+                self.network if self.held is None else self.held, x, y, n_data=self.dataset.n_train,
                 samples=self.recipe.samples, mode=stage.mode, generator=self.generator,
             )
             optimizer.backward_step(bound.loss if kl_weight == 1.0 else bound.tempered_loss(kl_weight))

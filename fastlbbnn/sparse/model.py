@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..data.preparation import Preparation
+    from ..nn.fixed import FixedMLP
+    from ..nn.priors import Prior
 
 
 class SparseModel:
@@ -69,6 +71,7 @@ class SparseModel:
         self.out_features = self.network.out_features
         description.check(self.in_features, self.out_features)
         self.description = description
+        self._is_scaled = description.preparation is not None and description.preparation.target.is_scaled
         self.threads = threads
         self._formats: str | Sequence[str] | None = None
         self._kernels: Kernels | None = None
@@ -162,6 +165,67 @@ class SparseModel:
             modules += [linear, nn.ReLU()] if layer.relu else [linear]
         return nn.Sequential(*modules)
 
+    # --- training ------------------------------------------------------------------------------
+
+    def trainable(
+        self, *, estimator: str = "local", prior: Prior | None = None, scale: float | None = None
+    ) -> FixedMLP:
+        """The kept weights with their posterior as a module, for a training loop of your own.
+
+            module = small.trainable()
+            ...                                   # elbo, Adam: inputs are prepared, not raw rows
+            small = small.with_posterior_of(module)
+
+        Args:
+            estimator: "local" draws activations, "sampled" weights, "means" nothing (fine-tuning).
+            prior: of every layer; None: ``FixedPrior()``. The structure is given, so only its ``sigma2`` counts.
+            scale: standard deviation of the weights to start from, for a model that holds means alone.
+        """
+        from .training import module_of
+
+        return module_of(self, estimator=estimator, prior=prior, scale=scale)
+
+    def with_posterior_of(self, module: FixedMLP) -> SparseModel:
+        """This model with the weights of a module that ``trainable`` made of it, trained on."""
+        from .training import retrained
+
+        return retrained(self, module)
+
+    def train_on(
+        self,
+        rows: Any,
+        targets: Any,
+        *,
+        epochs: int = 5,
+        batch: int = 100,
+        step_size: float = 1e-3,
+        n_data: int | None = None,
+        estimator: str = "local",
+        prior: Prior | None = None,
+        scale: float | None = None,
+        kl_weight: float = 1.0,
+        seed: int = 0,
+    ) -> SparseModel:
+        """A model of the same structure that has trained on these rows; this one stays as it is.
+
+        A step costs what the kept weights cost.
+
+        Args:
+            rows, targets: raw rows as in a prediction, and what was observed: numbers of classes, or numbers in
+                the units of the data.
+            step_size: of Adam.
+            n_data: observations that share the KL; None: as many as there are rows.
+            estimator, prior, scale: as in ``trainable``.
+            kl_weight: multiplies the KL.
+            seed: of the order of the rows and of all noise.
+        """
+        from .training import train_on
+
+        return train_on(
+            self, rows, targets, epochs=epochs, batch=batch, step_size=step_size, n_data=n_data,
+            estimator=estimator, prior=prior, scale=scale, kl_weight=kl_weight, seed=seed,
+        )
+
     # --- files ---------------------------------------------------------------------------------
 
     def save(
@@ -245,7 +309,8 @@ class SparseModel:
 
     def __call__(self, rows: Any) -> Any:
         """``[..., columns] -> [..., out_features]``, at the mean weights, in the units of the data."""
-        return self._in_units(self._forward(rows, raw=True))
+        outputs = self._forward(rows, True)
+        return self._in_units(outputs) if self._is_scaled else outputs
 
     def forward(self, inputs: Any) -> Any:
         """The network's own outputs, float32, for inputs that are prepared already."""
@@ -257,16 +322,17 @@ class SparseModel:
             return self._device.forward(x) if shape is None else self._device.forward(x).view(
                 *shape, self.out_features
             )
-        arrays = torch_arrays() if is_tensor(x) else NUMPY
-        engine = self._engines.get(arrays.name) or self._engine(arrays)
+        engine = self._engines.get("numpy" if isinstance(x, np.ndarray) else "torch")
+        if engine is None:
+            engine = self._engine(torch_arrays() if is_tensor(x) else NUMPY)
         if x.shape[0] == 0:
-            return arrays.from_numpy(np.empty((*(shape or (0,)), self.out_features), np.float32))
+            return engine.arrays.from_numpy(np.empty((*(shape or (0,)), self.out_features), np.float32))
         y = engine.forward(x)
         return y if shape is None else y.reshape(*shape, self.out_features)
 
     def _in_units(self, outputs: Any) -> Any:
         preparation = self.description.preparation
-        if preparation is None or not preparation.target.is_scaled:
+        if preparation is None or not self._is_scaled:
             return outputs
         # However large, answers keep the digits of the network.
         return preparation.in_units(outputs.double() if is_tensor(outputs) else outputs.astype(np.float64))

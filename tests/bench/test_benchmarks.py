@@ -55,7 +55,24 @@ def test_memory_writes_a_row_a_variant(tmp_path):
     )
 
 
-@pytest.mark.parametrize("script", ["train_step.py", "memory.py"])
+def test_sparse_train_writes_a_row_a_variant_and_density(tmp_path):
+    path, table = tmp_path / "rows.json", tmp_path / "rows.csv"
+    result = run(
+        "sparse_train.py", "--shapes", "9-7-3:5", "--threads", "1", "--seconds", "0.1", "--densities", "0.5",
+        "0.25", "--json", str(path), "--csv", str(table),
+    )
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(path.read_text())
+    whole = [(name, 1.0) for name in ("dense", "dense-bf16", "local+adam")]
+    kept = [(name, d) for d in (0.5, 0.25) for name in ("active-local+adam", "means+adam")]
+    assert [(r["variant"], r["density"]) for r in rows] == [*whole, *kept]
+    for row in rows:
+        assert (row["shape"], row["batch"], row["threads"]) == ("9-7-3", 5, 1)
+        assert row["seconds"] > 0.0 and row["ratio_to_dense"] > 0.0 and row["machine"]
+    assert len(table.read_text().splitlines()) == len(rows) + 1
+
+
+@pytest.mark.parametrize("script", ["train_step.py", "memory.py", "sparse_train.py"])
 def test_bad_options_are_explained(script):
     result = run(script, "--threads", "-1")
     assert result.returncode == 2

@@ -16,7 +16,7 @@ def bench(monkeypatch):
     """Modules of bench/ import each other by name, as when its scripts run."""
     monkeypatch.syspath_prepend(str(BENCH))
     import gpus
-    import roofline
+    import roofline_passes as roofline
     import traffic
 
     return {"gpus": gpus, "roofline": roofline, "traffic": traffic}

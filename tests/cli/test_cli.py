@@ -72,6 +72,8 @@ def test_export_writes_c_and_onnx(artifact, tmp_path):
     assert len(result.stdout.splitlines()) == 3
     assert fastlbbnn("export", artifact, "--c", tmp_path / "src", "--name", "n").returncode == 0
     assert (tmp_path / "src" / "n.c").exists()
+    assert fastlbbnn("export", artifact, "--c", tmp_path / "fast", "--lanes").returncode == 0
+    assert "ROWS" in (tmp_path / "fast" / "my_digits.c").read_text()
 
 
 def test_a_wrong_call_exits_with_2(artifact, tmp_path):
@@ -81,6 +83,7 @@ def test_a_wrong_call_exits_with_2(artifact, tmp_path):
             ["export", artifact, "--onnx", tmp_path / "x", "--name", "n"],
             "--name is for the C source",
         ),
+        (["export", artifact, "--onnx", tmp_path / "x", "--lanes"], "--lanes is for the C source"),
         (["exprot"], "No such command"),
         (["export"], "Missing argument"),
         ([], "Usage: fastlbbnn"),

@@ -37,8 +37,9 @@ def test_every_kernel_is_compiled_for_every_architecture(rows):
     # Three dtypes: four wide kernels and a narrow one. Two dtypes: three square blocks, two tiles, and
     # six other blocks. One that draws.
     assert len(names) == 3 * 5 + 2 * (3 * 2 + 6) + 1
-    assert len(rows) == 4 * len(names)
-    assert {row["architecture"] for row in rows} == {"sm_80", "sm_90", "sm_100", "sm_120"}
+    expected = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}
+    assert {row["architecture"] for row in rows} == expected
+    assert len(rows) == len(expected) * len(names)
 
 
 def test_no_kernel_spills_or_needs_a_stack(rows):
@@ -116,6 +117,47 @@ def test_the_library_is_built_on_request_and_loads_without_a_gpu(tmp_path):
     CudaLibrary(path)  # resolves every function, checks the interface
     needed = subprocess.run(["ldd", str(path)], capture_output=True, text=True).stdout
     assert "libcudart" not in needed and "libtorch" not in needed
+
+
+@pytest.fixture
+def setup_file(monkeypatch):
+    """What setup.py defines, without a build."""
+    import runpy
+
+    import setuptools
+
+    monkeypatch.setattr(setuptools, "setup", lambda **_: None)
+    monkeypatch.delenv("FASTLBBNN_CUDA_ARCHITECTURES", raising=False)
+    return runpy.run_path(str(ROOT / "setup.py"))
+
+
+def old_nvcc(tmp_path: Path, *architectures: str) -> str:
+    nvcc = tmp_path / "nvcc"
+    lines = "\n".join(f"echo compute_{name}" for name in architectures)
+    nvcc.write_text(f"#!/bin/sh\n{lines}\n")
+    nvcc.chmod(0o755)
+    return str(nvcc)
+
+
+def test_an_old_nvcc_builds_what_it_knows(setup_file, tmp_path, capsys):
+    nvcc = old_nvcc(tmp_path, "70", "80", "86", "89", "90")
+    flags = setup_file["cuda_architectures"](nvcc)
+    assert flags == [
+        *(f"-gencode=arch=compute_{n},code=sm_{n}" for n in (80, 86, 89, 90)),
+        "-gencode=arch=compute_80,code=compute_80",
+    ]
+    assert "does not compile for 100, 120" in capsys.readouterr().err
+
+
+def test_what_was_asked_for_and_is_not_known_is_an_error(setup_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("FASTLBBNN_CUDA_ARCHITECTURES", "80;120")
+    with pytest.raises(ValueError, match=r"does not compile for 120: .* what it knows \(80, 90\)"):
+        setup_file["cuda_architectures"](old_nvcc(tmp_path, "80", "90"))
+
+
+def test_an_nvcc_that_tells_nothing_is_asked_for_everything(setup_file, tmp_path):
+    flags = setup_file["cuda_architectures"](old_nvcc(tmp_path))
+    assert sum("code=sm_" in flag for flag in flags) == 6
 
 
 def test_the_library_is_not_built_unasked(tmp_path):

@@ -264,6 +264,7 @@ def test_where_there_is_no_gpu_the_reason_is_given():
         library()
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: the kernels run emulated above")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_on_a_gpu(dtype):

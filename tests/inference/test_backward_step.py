@@ -263,3 +263,37 @@ def test_any_optimiser_of_torch_becomes_one_with_a_backward_step():
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
     finally:
         UPDATE_RULES.remove("sgd")
+
+
+def test_a_step_that_is_captured_in_a_cuda_graph_is_refused_before_anything_is_written(monkeypatch):
+    """Its count stands on the host, where a replay does not reach it."""
+    torch.manual_seed(0)
+    layer = LBBNNLinear(6, 4)
+    optimizer = Adam(layer.parameters())
+    before = {name: p.detach().clone() for name, p in layer.named_parameters()}
+    optimizer._on_gpu = True
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match=r"Make the optimiser with Adam\(\.\.\., capturable=True\)"):
+        optimizer.backward_step(layer(torch.randn(3, 6)).square().sum())
+    assert not optimizer.state
+    assert all(torch.equal(p, before[name]) for name, p in layer.named_parameters())
+
+
+def test_a_capturable_optimiser_takes_the_ordinary_way_whose_count_is_on_the_device(monkeypatch):
+    """The same numbers; gradients are written, and torch's own step reads its count from a tensor."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    found = []
+    for capturable in (False, True):
+        torch.manual_seed(0)
+        layer = LBBNNLinear(6, 4)
+        optimizer = Adam(layer.parameters(), lr=0.1, capturable=capturable)
+        optimizer._on_gpu = capturable  # what would be refused otherwise
+        for _ in range(3):
+            optimizer.backward_step(layer(torch.ones(3, 6)).square().sum())
+        assert (layer.kappa.grad is not None) == capturable
+        assert all(isinstance(state["step"], torch.Tensor) for state in optimizer.state.values())
+        found.append([p.detach().clone() for p in layer.parameters()])
+    for own, ordinary in zip(*found):
+        torch.testing.assert_close(own, ordinary, rtol=1e-5, atol=1e-6)

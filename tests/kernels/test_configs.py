@@ -48,19 +48,77 @@ def test_the_smallest_tile_that_covers_the_batch_is_chosen():
     assert chosen.tile == tiles[-1]
 
 
-def test_strict_and_tf32_products_follow_torchs_switch(monkeypatch):
+@pytest.fixture
+def products():
+    """Torch's switches as they were, afterwards."""
+    yield torch.backends.cuda.matmul
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("switch", ["older", "newer"])
+def test_strict_and_tf32_products_follow_torchs_switch(products, switch):
     table = TABLES["sm80"]["gated_linear_bwd_input"]
 
     def chosen():
         return choose("gated_linear_bwd_input", CPU, torch.float32, (999, 16, 16))
 
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
-    assert configs.precision(torch.float32) == "ieee"
-    assert chosen().tile == table["fp32"][-1]
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    for older, newer, kind in (("highest", "ieee", "fp32"), ("high", "tf32", "tf32")):
+        if switch == "older":
+            torch.set_float32_matmul_precision(older)
+        else:
+            products.fp32_precision = newer
+        assert configs.precision(torch.float32) == newer
+        assert chosen().tile == table[kind][-1]
+        assert configs.precision(torch.bfloat16) == "ieee"
+
+
+def test_the_newer_switch_breaks_the_getter_of_the_older_one_and_not_these_kernels(products):
+    products.fp32_precision = "tf32"
+    with pytest.raises(RuntimeError, match="mix of the legacy and new APIs"):
+        torch.get_float32_matmul_precision()
     assert configs.precision(torch.float32) == "tf32"
-    assert chosen().tile == table["tf32"][-1]
     assert configs.precision(torch.bfloat16) == "ieee"
+
+
+class Device:
+    """What torch says of a GPU that is not here."""
+
+    def __init__(self, monkeypatch, name: str) -> None:
+        configs.architecture.cache_clear()
+        monkeypatch.setattr(torch.version, "hip", "6.4" if name.startswith("gfx") else None)
+        self.gcnArchName = f"{name}:sramecc+:xnack-"
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: self)
+        number = name.removeprefix("sm_") if name.startswith("sm_") else "00"
+        capability = (int(number[:-1]), int(number[-1]))
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+
+
+@pytest.mark.parametrize(
+    "name,table,warned",
+    [
+        ("sm_80", "sm80", False), ("sm_86", "sm86", False), ("sm_87", "sm80", False),
+        ("sm_89", "sm89", False), ("sm_90", "sm90", False), ("sm_100", "sm100", False),
+        ("sm_103", "sm100", True), ("sm_110", "sm120", True), ("sm_120", "sm120", False),
+        ("sm_121", "sm120", True), ("gfx942", "gfx942", False), ("gfx950", "gfx942", True),
+        ("gfx90a", "gfx942", True),
+    ],
+)  # fmt: skip
+def test_a_device_has_a_table_or_one_warning(monkeypatch, caplog, name, table, warned):
+    Device(monkeypatch, name)
+    for _ in range(3):
+        assert configs.architecture(torch.device("cuda", 0)) == table
+    assert len(caplog.records) == warned
+    assert all("no tiles were made for" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "name,why", [("sm_70", "8.0"), ("sm_75", "spill"), ("gfx1100", "wavefronts"), ("gfx906", "CDNA")]
+)
+def test_a_device_without_a_table_is_refused(monkeypatch, name, why):
+    Device(monkeypatch, name)
+    with pytest.raises(RuntimeError, match=why):
+        configs.architecture(torch.device("cuda", 0))
 
 
 @pytest.mark.parametrize("N,K", [(10, 784), (400, 785)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pytest
@@ -11,6 +12,9 @@ from support.helpers import make_parameters
 import fastlbbnn
 from fastlbbnn import ops
 from fastlbbnn.ops import dispatch
+from fastlbbnn.ops.backends import Backend, BackendFailure
+from fastlbbnn.ops.gated_linear import GATED_LINEAR
+from fastlbbnn.ops.parameters import LayerParameters
 
 P = [p.detach() for p in make_parameters(4, 6)]
 X = torch.randn(3, 6)
@@ -130,3 +134,85 @@ def test_auto_says_once_what_it_chose(caplog, monkeypatch):
     assert len(caplog.records) == 1
     assert "reference backend" in caplog.text
     assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_a_backend_may_refuse_one_device(monkeypatch):
+    monkeypatch.setattr(dispatch, "_decided", {})
+    monkeypatch.setattr(
+        type(dispatch.BACKENDS["cpp"]), "refuses_device", lambda self, device: f"{device} is too old"
+    )
+    assert ops.choose(X).name == "reference"
+    with pytest.raises(RuntimeError, match="backend='cpp' cannot run: cpu is too old"):
+        ops.choose(X, "cpp")
+
+
+@pytest.fixture
+def failing_backend(monkeypatch):
+    """A backend, faster than all, whose compiler is missing."""
+
+    class Broken(Backend):
+        describes = "always fails"
+        fused = frozenset(("gated_linear",))
+
+        def refuses(self, device, dtype):
+            return None
+
+    monkeypatch.setattr(dispatch, "_decided", {})
+    monkeypatch.setattr(dispatch, "_failed", {})
+    broken = Broken()
+    broken.name = "broken"
+    calls = []
+
+    def fails(*_):
+        calls.append(1)
+        raise BackendFailure("no C compiler: install gcc")
+
+    monkeypatch.setattr(dispatch, "BACKENDS", Ordered(broken, dispatch.BACKENDS))
+    monkeypatch.setattr(dispatch, "_known", lambda name: name)
+    return broken, calls, fails
+
+
+class Ordered(dict):
+    """A registry with one more entry in front."""
+
+    def __init__(self, first, others) -> None:
+        super().__init__({first.name: first, **dict(others.items())})
+        self.version = -1
+
+
+def test_auto_falls_back_with_one_warning_where_a_backend_fails(failing_backend, caplog):
+    """And says what failed; the calls that follow do not try it again."""
+    broken, calls, fails = failing_backend
+    seed = torch.tensor(8)
+    expected, _ = ops.gated_linear(X, *P, seed=seed, backend="reference")
+
+    def fused(x, layers, *arguments):
+        chosen = dispatch.choose(layers[0].kappa)
+        return fails() if chosen is broken else GATED_LINEAR.fused(x, layers, *arguments)
+
+    op = dataclasses.replace(GATED_LINEAR, fused=fused)
+    layer = (LayerParameters(*P),)
+    arguments = (seed, 1, (1, 1), 1.0, False)
+    with caplog.at_level(logging.INFO, logger="fastlbbnn"):
+        for _ in range(3):
+            y, _ = dispatch.call(op, X, layer, *arguments)
+            torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-6)
+    assert len(calls) == 1
+    (warned,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert "no C compiler: install gcc" in warned.getMessage()
+    with pytest.raises(BackendFailure, match="no C compiler"):
+        dispatch.call(dataclasses.replace(op, fused=fails), X, layer, *arguments, backend="broken")
+
+
+def test_ranks_that_are_seeded_alike_draw_different_noise(monkeypatch):
+    seeds = []
+    for rank in (None, 0, 1, 2**20):
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda rank=rank: rank is not None)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        torch.manual_seed(0)
+        seeds.append(ops.draw_seed(shape=(3,)))
+        own = ops.draw_seed(torch.Generator().manual_seed(4))
+        assert torch.equal(own, ops.draw_seed(torch.Generator().manual_seed(4)))
+    assert torch.equal(seeds[0], seeds[1]), "rank 0 draws what a single process does"
+    drawn = torch.cat(seeds[1:])
+    assert drawn.dtype == torch.int64 and len(drawn.unique()) == drawn.numel()

@@ -130,15 +130,28 @@ void run_network(const std::vector<Matrix*>& layers, int64_t in_features, int fo
   const int samples = 5;
   void* draws[2] = {fl_sparse_draws_create(net, samples, formats.data(), 0),
                     fl_sparse_draws_create(net, samples, formats.data(), 1)};
-  for (int s = 0; s < samples; ++s) {
-    for (int32_t l = 0; l < count; ++l) {
-      Exact<float> values(std::vector<float>(layers[l]->mean.size)), bias(std::vector<float>(layers[l]->rows));
-      check(fl_sparse_draw(&described[l], 7, s, 2, values.data.get(), bias.data.get()) == 0, "draw");
-      // Means again, so that the expected result is known.
-      for (void* d : draws) {
-        check(fl_sparse_draws_set(net, d, s, l, layers[l]->mean.data.get(),
-                                  layers[l]->bias.data.get()) == 0, "set");
-      }
+  for (int32_t l = 0; l < count; ++l) {
+    const Matrix& m = *layers[l];
+    Exact<float> values(std::vector<float>(m.mean.size)), bias(std::vector<float>(m.rows));
+    check(fl_sparse_draw(&described[l], 7, 3, values.data.get(), bias.data.get()) == 0, "draw");
+    check(fl_sparse_draw(&described[l], 7, 3, nullptr, bias.data.get()) == 0, "draw of biases");
+    for (size_t i = 0; i < m.mean.size; ++i) {
+      // (Scales are 0.1, and normals made of 22 bits below 6.)
+      check(std::fabs(values.data[i] - m.mean.data[i]) < 0.6, "a weight");
+    }
+    // Without scales draws are the means, and the expected result is known.
+    FlLayer still = described[l];
+    const Exact<float> none(std::vector<float>(m.mean.size)), no_bias(std::vector<float>(m.rows));
+    std::vector<float> repeated;
+    for (int s = 0; s < samples; ++s) {
+      repeated.insert(repeated.end(), m.bias.data.get(), m.bias.data.get() + m.rows);
+    }
+    const Exact<float> biases(repeated);
+    still.scale = none.data.get();
+    still.bias_scale = no_bias.data.get();
+    for (void* d : draws) {
+      const float* given = l % 2 ? biases.data.get() : nullptr;
+      check(fl_sparse_draws_fill(net, d, l, &still, 7, 2, given) == 0, "fill");
     }
   }
   const int64_t outputs = layers.back()->rows;

@@ -5,41 +5,15 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support.compiled_c import COMPILER, address, compile_library
 from support.sparse_networks import NETWORKS, forward, make_network, make_selected
 
-from fastlbbnn.sparse.export.c import c_identifier, export_c, float_literal
-
-COMPILER = shutil.which("cc")
-STRICT = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion"]
-
-
-def compile_library(source: Path, *flags: str) -> ctypes.CDLL:
-    if COMPILER is None:
-        pytest.skip("no C compiler: the exported source is compiled to be compared")
-    library = source.with_suffix(".so")
-    command = [
-        COMPILER,
-        *STRICT,
-        *flags,
-        "-O2",
-        "-shared",
-        "-fPIC",
-        str(source),
-        "-o",
-        str(library),
-    ]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return ctypes.CDLL(str(library))
-
-
-def address(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+from fastlbbnn.sparse.export.c import c_identifier, export_c
+from fastlbbnn.sparse.export.c_text import float_literal
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
+import itertools
 import logging
 import os
 import pickle
@@ -14,16 +16,18 @@ import numpy as np
 import pytest
 import torch
 from support.selected import assert_equal_to_rounding, inputs, outputs, trained
+from support.sparse_networks import NETWORKS, forward, make_layer
 
 import fastlbbnn
 from fastlbbnn import reference
-from fastlbbnn.sparse import SparseModel
+from fastlbbnn.sparse import SparseModel, SparseNetwork
 from fastlbbnn.sparse import formats as formats_module
 from fastlbbnn.sparse.engines import cpu, noise
 from fastlbbnn.sparse.engines import native as _library
 from fastlbbnn.sparse.engines import plan as plan_module
 from fastlbbnn.sparse.engines.library import Library
 from fastlbbnn.sparse.engines.numpy_kernels import NumpyKernels
+from fastlbbnn.sparse.network import row_offsets_of
 
 
 @pytest.fixture
@@ -196,6 +200,54 @@ def test_draws_do_not_depend_on_the_batch(small, samples):
     assert_equal_to_rounding(small.use("dense") and draws(x), every)
 
 
+def test_draws_fold_constant_units_in_the_same_way_in_every_form():
+    """Units without a path from an input are drawn, too, and added to the biases of the draw."""
+    small = fastlbbnn.select(trained(30, 41, 33, 7, density=0.05, seed=3))
+    assert any(constant.rows > layer.rows for layer, constant in zip(small.network.layers, small.network.constants))
+    x = inputs(20, 30)
+    seeds = [5, 6, 7]
+    expected = small.use("dense").sample(x, 12, seeds=seeds)
+    for batch in (1, 3, 20):  # side by side, and one sample after the other
+        assert_equal_to_rounding(small.use("csr").sample(x[:batch], 12, seeds=seeds), expected[:, :batch])
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_single_observation_is_within_rounding_of_the_exact_sums(name):
+    network = NETWORKS[name]
+    x = np.random.default_rng(0).standard_normal((5, network.in_features)).astype(np.float32)
+    exact, allowed = forward(network, x)
+    model = SparseModel(network)
+    choices = [[f for f in model.candidates(i) if f != "dense"] for i in range(len(network.layers))]
+    for formats in itertools.product(*choices):
+        model.use(formats)
+        for i in range(5):
+            # Weights that a slice takes in parts are a few products more.
+            assert (np.abs(model(x[i : i + 1])[0] - exact[i]) <= 2 * allowed[i]).all()
+            np.testing.assert_array_equal(model(x[i : i + 1]), model(x[i : i + 1]))
+
+
+def test_a_short_row_among_long_ones_takes_an_infinite_input_as_it_is():
+    """Eight rows of 0 to 40 weights are computed side by side."""
+    dense = np.zeros((11, 50), np.float32)
+    for row, count in enumerate((1, 40, 2, 39, 0, 38, 3, 37, 1, 0, 36)):
+        dense[row, :count] = np.linspace(0.5, 1.0, count)
+    rows, columns = np.nonzero(dense)
+    layer = make_layer(11, 50, relu=False)
+    layer = dataclasses.replace(
+        layer, row_offsets=row_offsets_of(rows, 11), columns=columns.astype(np.uint16), mean=dense[rows, columns],
+        bias_mean=np.arange(11, dtype=np.float32),
+    )
+    network = SparseNetwork(layers=[layer], inputs=np.arange(50, dtype=np.int32), in_features=50)
+    model = SparseModel(network).use("csr")
+    x = np.ones((1, 50), np.float32)
+    np.testing.assert_allclose(model(x)[0], dense.sum(1) + np.arange(11), rtol=1e-6)
+    x[0, 0] = np.inf
+    expected = np.where(dense[:, 0] > 0.0, np.inf, np.arange(11))
+    np.testing.assert_array_equal(model(x)[0], expected)
+    x[0, 0], x[0, 45:] = 1.0, np.nan
+    np.testing.assert_allclose(model(x)[0], dense.sum(1) + np.arange(11), rtol=1e-6)
+
+
 def test_draws_with_threads(small, threads):
     x = inputs(9, 50)
     draws = small.use("csr").draw(10, seeds=[5, 6, 7])
@@ -309,7 +361,7 @@ def test_numpys_draws_are_the_librarys_to_a_rounding(small):
     """The library may fuse mean + scale * eps into one rounding."""
     by_library, by_numpy = Library(small._checked), NumpyKernels(small._checked)
     for i in range(3):
-        for a, b in zip(by_library.draw(i, False, -5, 1, 1), by_numpy.draw(i, False, -5, 1, 1)):
+        for a, b in zip(by_library.draw(i, False, -5, 1), by_numpy.draw(i, False, -5, 1)):
             assert (np.abs(a - b) <= 2.0**-23 * (np.abs(a) + 1.0)).all()
 
 

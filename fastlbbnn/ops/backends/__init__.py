@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from ..._util.registry import Registry
-from .base import Backend
+from .base import Backend, BackendFailure
 from .cpp import CppBackend
 from .reference import ReferenceBackend
 from .triton import TritonBackend
@@ -16,4 +16,4 @@ BACKENDS: Registry[Backend] = Registry("backend")
 for _backend in (TritonBackend(), CppBackend(), ReferenceBackend()):
     BACKENDS.register(_backend.name, _backend)
 
-__all__ = ["BACKENDS", "Backend", "CppBackend", "ReferenceBackend", "TritonBackend"]
+__all__ = ["BACKENDS", "Backend", "BackendFailure", "CppBackend", "ReferenceBackend", "TritonBackend"]

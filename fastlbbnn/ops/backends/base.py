@@ -12,6 +12,10 @@ from ... import reference
 from ...reference.noise import Stream
 
 
+class BackendFailure(RuntimeError):
+    """What a backend needs beside itself (a compiler, a driver) failed: another backend can still compute."""
+
+
 class Backend:
     """One implementation of the operators.
 
@@ -42,6 +46,10 @@ class Backend:
     def refuses(self, device: str, dtype: torch.dtype) -> str | None:
         """Why it cannot serve parameters of this device type and dtype, or None."""
         raise NotImplementedError
+
+    def refuses_device(self, device: torch.device) -> str | None:
+        """Why it cannot serve this one device of a type that it serves, or None."""
+        return None
 
     def computes_in(self, x: torch.dtype, parameters: torch.dtype) -> torch.dtype:
         """What inputs of dtype ``x`` are converted to first; the outputs are converted back."""

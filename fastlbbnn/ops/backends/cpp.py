@@ -45,7 +45,9 @@ def load() -> str | None:
 class CppBackend(Backend):
     name = "cpp"
     describes = "fused C++ kernels on CPU, float32"
-    fused = frozenset(("gated_linear", "gated_mlp", "local_linear", "local_mlp", "kl_sums", "mixture_linear"))
+    fused = frozenset(
+        ("fixed_mlp", "gated_linear", "gated_mlp", "kl_sums", "local_linear", "local_mlp", "mixture_linear")
+    )
     keeps_draws = True
 
     def unavailable(self) -> str | None:

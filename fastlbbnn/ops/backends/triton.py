@@ -44,3 +44,12 @@ class TritonBackend(Backend):
         if dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return f"it computes in float32, bfloat16 and float16 and was given {dtype}"
         return None
+
+    def refuses_device(self, device: torch.device) -> str | None:
+        from ...kernels.configs import architecture
+
+        try:
+            architecture(device)
+        except RuntimeError as error:
+            return f"{device}: {error}"
+        return None

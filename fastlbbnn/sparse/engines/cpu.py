@@ -138,25 +138,43 @@ class CpuEngine:
     # --- draws ---------------------------------------------------------------------------------
 
     def draw(self, samples: int, seeds: Sequence[int]) -> CpuDraws:
-        threads = self._threads()
-
-        def draw(i: int, constant: bool, seed: int, sample: int) -> Any:
-            return self.kernels.draw(i, constant, seed, sample, threads)
-
-        return CpuDraws(self, [sample_layers(self.network, draw, seeds, s) for s in range(samples)])
+        return CpuDraws(self, samples, seeds)
 
 
 class CpuDraws:
-    """Weights sampled from a posterior, and the passes at them."""
+    """Weights sampled from a posterior, and the passes at them. They are drawn in the form that a pass wants."""
 
-    def __init__(self, engine: CpuEngine, sampled: Sequence[SampledLayers]) -> None:
+    def __init__(self, engine: CpuEngine, samples: int, seeds: Sequence[int]) -> None:
         self.engine = engine
-        self.samples = len(sampled)
-        self._sampled = sampled
+        self.samples = samples
+        self.seeds = list(seeds)
         self._packed: dict[tuple[tuple[str, ...], bool], Draws] = {}
         self._own: dict[tuple[int, int, str], Step] = {}
         #: By batch, threads and the plan's version.
         self._passes: dict[tuple[int, int, int], Step] = {}
+
+    @functools.cached_property
+    def _sampled(self) -> list[SampledLayers]:
+        """In the order of the layers' arrays."""
+        engine = self.engine
+        return [
+            sample_layers(engine.network, engine.kernels.draw, self.seeds, s) for s in range(self.samples)
+        ]
+
+    @functools.cached_property
+    def _biases(self) -> list[NDArray[np.float32]] | None:
+        """[samples, rows] of every layer with what constant units add to them; None where there are none."""
+        network, library = self.engine.network, self.engine.library
+        if not network.constants or library is None:
+            return None
+        nothing = np.empty(0, np.float32)
+
+        def draw(i: int, constant: bool, seed: int, sample: int) -> Any:
+            # (Of the other weights nothing is needed here.)
+            return library.draw(i, True, seed, sample) if constant else (nothing, library.draw_bias(i, seed, sample))
+
+        every = [sample_layers(network, draw, self.seeds, s) for s in range(self.samples)]
+        return [np.stack([sample[i][1] for sample in every]) for i in range(len(network.layers))]
 
     def forward(self, x: Array) -> Array:
         """``[batch, in_features] -> [samples, batch, out_features]``."""
@@ -180,7 +198,10 @@ class CpuDraws:
             return lambda x: engine.arrays.stack([forward(x) for forward in passes])
         packing = formats, fit_side_by_side(self.samples, batch)
         if packing not in self._packed:
-            self._packed[packing] = Draws(engine.library, formats, self._sampled, packing[1])
+            self._packed[packing] = Draws(
+                engine.library, formats, self.samples, self.seeds, threads=threads,
+                side_by_side=packing[1], biases=self._biases,
+            )
         run = engine.library.runner(formats, threads, draws=self._packed[packing])
         return engine.arrays.library_step(run, engine.network.out_features, self.samples)
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ..check import CheckedNetwork
 from ..formats import FORMATS
 from ..network import SparseLayer
-from ..sampling import SampledLayers
 from .native import FlLayer, FlPass, library
 
 
@@ -110,19 +109,28 @@ class Library:
         return call
 
     def draw(
-        self, i: int, constant: bool, seed: int, sample: int, threads: int
+        self, i: int, constant: bool, seed: int, sample: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Sampled weights and biases of layer i (or of its constants), in the order of its arrays."""
         layer = self.network.constants[i] if constant else self.network.layers[i]
+        values = np.empty(layer.nnz, np.float32)
+        return values, self._draw(i, constant, seed, sample, values)
+
+    def draw_bias(self, i: int, seed: int, sample: int) -> NDArray[np.float32]:
+        """The biases of ``draw``."""
+        return self._draw(i, False, seed, sample, None)
+
+    def _draw(
+        self, i: int, constant: bool, seed: int, sample: int, values: NDArray[np.float32] | None
+    ) -> NDArray[np.float32]:
         described = self._constants[i][0] if constant else self._layers[i]
-        values, bias = np.empty(layer.nnz, np.float32), np.empty(layer.rows, np.float32)
+        bias = np.empty(described.rows, np.float32)
         _checked(
             self._library.fl_sparse_draw(
-                described, seed & 0xFFFFFFFFFFFFFFFF, sample, threads, values.ctypes.data,
-                bias.ctypes.data,
+                described, seed & 0xFFFFFFFFFFFFFFFF, sample, _address(values), bias.ctypes.data
             )
         )
-        return values, bias
+        return bias
 
 
 def fit_side_by_side(samples: int, batch: int) -> bool:
@@ -131,14 +139,18 @@ def fit_side_by_side(samples: int, batch: int) -> bool:
 
 
 class Draws:
-    """Sampled weights of a network, packed for one choice of formats; or, ``side_by_side``, for batches
-    so small that the samples of a weight are better multiplied together (``fit_side_by_side``)."""
+    """Sampled weights of a network, drawn in the order in which one choice of formats has them; or,
+    ``side_by_side``, for batches so small that the samples of a weight are better multiplied together
+    (``fit_side_by_side``).
+
+    ``biases``: of all layers [samples, rows], where they are not drawn for themselves.
+    """
 
     def __init__(
-        self, engine: Library, formats: Sequence[str], sampled: Sequence[SampledLayers],
-        side_by_side: bool = False,
+        self, engine: Library, formats: Sequence[str], samples: int, seeds: Sequence[int], *, threads: int,
+        side_by_side: bool = False, biases: Sequence[NDArray[np.float32]] | None = None,
     ) -> None:
-        self.samples = len(sampled)
+        self.samples = samples
         lib = engine._library
         codes = _codes(formats)
         self.handle = lib.fl_sparse_draws_create(
@@ -147,10 +159,10 @@ class Draws:
         if not self.handle:
             raise MemoryError("fastlbbnn.sparse: out of memory")
         weakref.finalize(self, lib.fl_sparse_draws_destroy, self.handle)
-        for s, layers in enumerate(sampled):
-            for i, (values, bias) in enumerate(layers):
-                _checked(
-                    lib.fl_sparse_draws_set(
-                        engine._handle, self.handle, s, i, values.ctypes.data, bias.ctypes.data
-                    )
+        for i, seed in enumerate(seeds):
+            given = None if biases is None else biases[i].ctypes.data
+            _checked(
+                lib.fl_sparse_draws_fill(
+                    engine._handle, self.handle, i, engine._layers[i], seed & 0xFFFFFFFFFFFFFFFF, threads, given
                 )
+            )

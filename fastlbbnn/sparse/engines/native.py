@@ -11,7 +11,7 @@ from typing import Any
 from ..._util.build_notes import REBUILD, why_not_built
 
 LIBRARY = "_sparse.so"
-VERSION = 3
+VERSION = 4
 
 #: Function -> result and arguments.
 Signatures = Mapping[str, tuple[Any, tuple[Any, ...]]]
@@ -49,12 +49,14 @@ _SIGNATURES: Signatures = {
     "fl_sparse_run": (_int, (_pointer, _pointer, ctypes.c_int64, _pointer)),
     "fl_sparse_draw": (
         _int,
-        (ctypes.POINTER(FlLayer), ctypes.c_uint64, ctypes.c_uint32, _int, _pointer, _pointer),
+        (ctypes.POINTER(FlLayer), ctypes.c_uint64, ctypes.c_uint32, _pointer, _pointer),
     ),
     "fl_sparse_side_by_side": (_int, (_int, ctypes.c_int64)),
     "fl_sparse_draws_create": (_pointer, (_pointer, _int, _pointer, _int)),
     "fl_sparse_draws_destroy": (None, (_pointer,)),
-    "fl_sparse_draws_set": (_int, (_pointer, _pointer, _int, _int, _pointer, _pointer)),
+    "fl_sparse_draws_fill": (
+        _int, (_pointer, _pointer, _int, ctypes.POINTER(FlLayer), ctypes.c_uint64, _int, _pointer),
+    ),
 }
 
 

@@ -39,7 +39,7 @@ class NumpyKernels:
         self.network = checked.network
 
     def draw(
-        self, i: int, constant: bool, seed: int, sample: int, threads: int
+        self, i: int, constant: bool, seed: int, sample: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Sampled weights and biases of layer i (or of its constants), in the order of its arrays."""
         network = self.network

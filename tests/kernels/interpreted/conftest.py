@@ -15,6 +15,15 @@ collect_ignore_glob = [] if INTERPRETED else ["test_*.py"]
 CANARY = -12345.0
 
 
+@pytest.fixture(autouse=True)
+def guarded_memory(monkeypatch):
+    """Stray accesses, and programs that touch what another one writes, are errors in all these tests."""
+    from support.guarded_memory import guarded
+
+    with guarded(monkeypatch):
+        yield
+
+
 @pytest.fixture
 def fenced(monkeypatch):
     """Outputs of kernels lie between canaries and hold NaN until they are written.

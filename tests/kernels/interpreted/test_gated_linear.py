@@ -81,6 +81,24 @@ def test_splits_and_staging(splits, staged, samples, per_sample, block, monkeypa
         )  # fmt: skip
 
 
+def test_slabs_narrower_than_the_tile_that_samples(monkeypatch):
+    """A workspace of 32 columns beside tiles of 64 that fill it: what lies behind is another slab's."""
+    from fastlbbnn.kernels import launch_backward
+
+    monkeypatch.setattr(launch_backward, "WORKSPACE_BYTES", 1)
+    with pinned(Tile(32, 32, 32, 4, 1), 1, True):
+        compare("gated_linear", make_x(20, 67), make_parameters(20, 67), seed=SEED, temperature=0.5)
+
+
+def test_sums_of_more_programs_than_a_chunk(monkeypatch):
+    """Partial sums come from 12 programs, and four are added at a time."""
+    from fastlbbnn.kernels import launch
+
+    monkeypatch.setattr(launch, "CHUNK", 4)
+    with pinned(Tile(16, 16, 32, 4, 1), splits=4):
+        compare("gated_linear", make_x(5, 131), make_parameters(41, 131), seed=SEED, temperature=0.5)
+
+
 def test_tables_tiles():
     """What runs without a pin."""
     compare("gated_linear", make_x(9, 41), make_parameters(23, 41), seed=SEED, temperature=0.5)
@@ -145,6 +163,18 @@ def test_extreme_parameters(rho, omega):
             atol=1e-20 + 50 * EPS32 * exact[name].abs().max().item(),
             msg=lambda m, n=name: f"{n}: {m}",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [5, 0])
+@pytest.mark.parametrize("omega", [-12.0, 12.0])
+def test_indicators_that_are_all_but_certain(omega, batch):
+    """1 - alpha = 6e-6: taken from one, it would have four digits of float32's seven."""
+    parameters = make_parameters(23, 41)
+    with torch.no_grad():
+        parameters[2].mul_(0.1).add_(omega)
+    x = make_x(batch, 41)
+    with pinned():
+        compare("gated_linear", x, parameters, seed=SEED, temperature=0.5)
 
 
 def test_a_nan_parameter_shows_in_the_sums():

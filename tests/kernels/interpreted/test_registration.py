@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fastlbbnn.kernels.configs import Tile
 from support.helpers import EPS32, assert_agrees, make_parameters, relative_error
 from support.kernel_agreement import SEED, pinned
 from torch import nn
@@ -162,9 +163,19 @@ def test_a_nan_parameter_is_named_where_anomalies_are_detected(op):
         assert torch.isfinite(call()).all()
 
 
-@pytest.mark.parametrize("samples", [1, 2])
-def test_an_mlp_agrees_with_the_reference(samples):
-    """Two layers with a fused ReLU between them, blocks in one and no indicators in the other."""
+@pytest.mark.parametrize(
+    "samples,splits,staged", [(1, 1, False), (2, 1, False), (1, 2, False), (2, 2, True), (1, 1, True)]
+)
+def test_an_mlp_agrees_with_the_reference(samples, splits, staged):
+    """Two layers with a fused ReLU between them, blocks in one and no indicators in the other.
+
+    Cut in pieces, the ReLU and its mask are the finishing kernels'.
+    """
+    with pinned(Tile(16, 16, 32, 4, 1), splits, staged):
+        _compare_mlp(samples)
+
+
+def _compare_mlp(samples):
     layers = [make_parameters(23, 41, block=(2, 3)), make_parameters(7, 23, gated=False)]
     x = torch.randn(5, 41, generator=torch.Generator().manual_seed(0))
     dsums = torch.randn(2, 5, generator=torch.Generator().manual_seed(1))
