@@ -9,7 +9,6 @@
 namespace fastlbbnn {
 namespace {
 
-constexpr int64_t kTensors = 5;   // a layer: kappa, rho, omega, bias_kappa, bias_rho
 constexpr int64_t kIndices = 5;   // row_offsets, columns, col_offsets, rows_of, positions
 constexpr int64_t kWeights = 4096;   // weights that are worked on together where they stand in a row
 
@@ -83,11 +82,6 @@ struct FixedLayer {
 
   bool gated() const { return parameters.weights.gated(); }
 };
-
-std::array<OptionalTensor, 5> layer_parameters(const std::vector<Tensor>& parameters, int64_t l) {
-  const Tensor* p = parameters.data() + l * kTensors;
-  return {p[0], p[1], present(p[2]), present(p[3]), present(p[4])};
-}
 
 // A row of weights has no place for the biases of its layer: these are a layer of their own.
 Layer as_row(const std::array<OptionalTensor, 5>& p) {
@@ -659,13 +653,7 @@ Tensor fixed_mlp_bwd_adam(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor>
                           std::vector<Tensor> exp_avg, std::vector<Tensor> exp_avg_sq,
                           std::vector<double> hyper) {
   const FixedStack stack(x, parameters, structure, seeds, samples, estimator, included);
-  check_adam(stack.size(), exp_avg, exp_avg_sq, hyper);
-  std::vector<LayerAdam> adams;
-  adams.reserve(stack.size());
-  for (int64_t l = 0; l < stack.size(); ++l) {
-    adams.emplace_back(layer_parameters(parameters, l), exp_avg.data() + l * kTensors,
-                       exp_avg_sq.data() + l * kTensors, hyper.data() + l * kTensors * kAdamNumbers);
-  }
+  std::vector<LayerAdam> adams = layer_adams(parameters, exp_avg, exp_avg_sq, hyper);
   std::vector<Sinks> sinks;
   for (const LayerAdam& adam : adams) sinks.push_back({adam.weight_sink(), adam.bias_sink()});
   const Tensor dx = stack.backward(dy, dsums, saved, x, need_dx, sinks);
