@@ -22,27 +22,21 @@ GatedStack make_stack(const Tensor& x, const std::vector<Tensor>& parameters, co
   return GatedStack(std::move(stack), x, samples, hard);
 }
 
-// What is kept of all layers is in one tensor: draws, unless no backward pass will follow, and, of hidden
-// layers, outputs. (Mirrored in fastlbbnn/ops/gated_mlp.py.)
-struct Offsets {
-  int64_t draws, y;
-};
-
-std::vector<Offsets> offsets(const GatedStack& stack, bool save, Parts* parts) {
-  std::vector<Offsets> out;
+// For each layer its draws, unless no backward pass will follow, and then, of hidden layers, its outputs.
+// (Mirrored in fastlbbnn/ops/gated_mlp.py.)
+Parts parts_of(const GatedStack& stack, bool save) {
+  Parts parts;
   for (int64_t l = 0; l < stack.size(); ++l) {
-    const int64_t draws = parts->add(save ? stack.draws_size(l) : 0);
-    out.push_back({draws, parts->add(l + 1 < stack.size() ? stack.outputs_size(l) : 0)});
+    parts.add(save ? stack.draws_size(l) : 0);
+    parts.add(l + 1 < stack.size() ? stack.outputs_size(l) : 0);
   }
-  return out;
+  return parts;
 }
 
 std::vector<GatedStack::Kept> read_kept(const GatedStack& stack, const std::vector<Tensor>& saved) {
-  Parts parts;
+  const std::vector<const float*> parts = parts_of(stack, true).find(saved);
   std::vector<GatedStack::Kept> kept;
-  const std::vector<Offsets> all = offsets(stack, true, &parts);
-  const float* begin = parts.read(saved);
-  for (const Offsets& at : all) kept.push_back({begin + at.draws, begin + at.y});
+  for (size_t i = 0; i < parts.size(); i += 2) kept.push_back({parts[i], parts[i + 1]});
   return kept;
 }
 
@@ -52,15 +46,18 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> gated_mlp_fwd(
     Tensor x, std::vector<Tensor> parameters, Tensor seeds, int64_t samples,
     std::vector<int64_t> blocks, std::vector<double> temperatures, bool hard, bool save) {
   const GatedStack stack = make_stack(x, parameters, seeds, samples, blocks, temperatures, hard);
-  Parts parts;
-  const std::vector<Offsets> all = offsets(stack, save, &parts);
-  Tensor y = empty({samples, stack.batch(), stack.weights(stack.size() - 1).rows}), kept = parts.make();
-  float* begin = mutable_data(kept);
+  const Parts parts = parts_of(stack, save);
+  std::vector<Tensor> made = parts.make();
+  const std::vector<const float*> begins = parts.find(made);
+  Tensor y = empty({samples, stack.batch(), stack.weights(stack.size() - 1).rows});
   std::vector<GatedStack::Room> room;
-  for (const Offsets& at : all) room.push_back({save ? begin + at.draws : nullptr, begin + at.y});
+  for (size_t i = 0; i < begins.size(); i += 2) {
+    room.push_back({save ? const_cast<float*>(begins[i]) : nullptr, const_cast<float*>(begins[i + 1])});
+  }
   room.back().y = mutable_data(y);
   const Tensor sums = stack.forward(room);
-  return {y, sums, save ? std::vector<Tensor>{kept} : std::vector<Tensor>{}};
+  if (!save) made.clear();
+  return {y, sums, made};
 }
 
 std::vector<Tensor> gated_mlp_bwd(Tensor dy, Tensor dsums, Tensor x,

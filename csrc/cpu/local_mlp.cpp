@@ -16,27 +16,22 @@ LocalStack make_stack(const Tensor& x, const std::vector<Tensor>& parameters, in
   return LocalStack(std::move(layers), x, samples);
 }
 
-// What is kept of all layers is in one tensor: moments, half ratios and, of hidden layers, outputs.
-// (Mirrored in fastlbbnn/ops/local_mlp.py.)
-struct Offsets {
-  int64_t moments, half_ratio, y;
-};
-
-std::vector<Offsets> offsets(const LocalStack& stack, Parts* parts) {
-  std::vector<Offsets> out;
+// For each layer its moments, half ratios and, of hidden layers, outputs. (Mirrored in
+// fastlbbnn/ops/local_mlp.py.)
+Parts parts_of(const LocalStack& stack) {
+  Parts parts;
   for (int64_t l = 0; l < stack.size(); ++l) {
-    const int64_t moments = parts->add(stack.moments_size(l)), half_ratio = parts->add(stack.outputs_size(l));
-    out.push_back({moments, half_ratio, parts->add(l + 1 < stack.size() ? stack.outputs_size(l) : 0)});
+    parts.add(stack.moments_size(l));
+    parts.add(stack.outputs_size(l));
+    parts.add(l + 1 < stack.size() ? stack.outputs_size(l) : 0);
   }
-  return out;
+  return parts;
 }
 
 std::vector<LocalStack::Kept> read_kept(const LocalStack& stack, const std::vector<Tensor>& saved) {
-  Parts parts;
+  const std::vector<const float*> parts = parts_of(stack).find(saved);
   std::vector<LocalStack::Kept> kept;
-  const std::vector<Offsets> all = offsets(stack, &parts);
-  const float* begin = parts.read(saved);
-  for (const Offsets& at : all) kept.push_back({begin + at.moments, begin + at.half_ratio, begin + at.y});
+  for (size_t i = 0; i < parts.size(); i += 3) kept.push_back({parts[i], parts[i + 1], parts[i + 2]});
   return kept;
 }
 
@@ -46,15 +41,18 @@ std::tuple<Tensor, Tensor, std::vector<Tensor>> local_mlp_fwd(Tensor x, std::vec
                                                               Tensor seeds, int64_t samples) {
   const LocalStack stack = make_stack(x, parameters, samples);
   const std::vector<uint64_t> seed = read_seeds(seeds, stack.size());
-  Parts parts;
-  const std::vector<Offsets> all = offsets(stack, &parts);
-  Tensor y = empty({samples, stack.batch(), stack.weights(stack.size() - 1).rows}), saved = parts.make();
-  float* begin = mutable_data(saved);
+  const Parts parts = parts_of(stack);
+  std::vector<Tensor> saved = parts.make();
+  const std::vector<const float*> begins = parts.find(saved);
+  Tensor y = empty({samples, stack.batch(), stack.weights(stack.size() - 1).rows});
   std::vector<LocalStack::Room> room;
-  for (const Offsets& at : all) room.push_back({begin + at.moments, begin + at.half_ratio, begin + at.y});
+  for (size_t i = 0; i < begins.size(); i += 3) {
+    room.push_back({const_cast<float*>(begins[i]), const_cast<float*>(begins[i + 1]),
+                    const_cast<float*>(begins[i + 2])});
+  }
   room.back().y = mutable_data(y);
   const Tensor sums = stack.forward(seed, room);
-  return {y, sums, {saved}};
+  return {y, sums, saved};
 }
 
 std::vector<Tensor> local_mlp_bwd(Tensor dy, Tensor dsums, Tensor x, std::vector<Tensor> parameters,

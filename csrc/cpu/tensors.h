@@ -6,12 +6,12 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "kernels.h"
@@ -52,37 +52,55 @@ inline void check_float(const Tensor& t, int64_t numel, const char* name) {
                   " elements");
 }
 
-// Parts of one tensor, which cost a call less than tensors of their own: each begins on a cache line of the
-// tensor. (Mirrored in fastlbbnn/ops/library.py.)
+// What a stack keeps for its backward pass. Small parts lie in one tensor, which costs a call less than one for
+// each; of large ones only the largest should be memory that is new in every call, so they have their own.
+// (Mirrored in fastlbbnn/ops/library.py.)
 class Parts {
  public:
-  // Where a part of so many floats begins.
-  int64_t add(int64_t floats) {
-    const int64_t begin = size_;
-    size_ = volume({size_ + (floats + kUnit - 1) / kUnit * kUnit});
-    gaps_.push_back({begin + floats, size_});
-    return begin;
+  void add(int64_t floats) {
+    sizes_.push_back(floats);
+    together_ = volume({together_ + padded(floats)});
   }
-  // A tensor for all of them, with zeros between them: the same call twice gives the same bits.
-  Tensor make() const {
-    Tensor all = empty({size_});
-    float* begin = mutable_data(all);
-    for (const auto& [first, last] : gaps_) {
-      for (int64_t i = first; i < last; ++i) begin[i] = 0.0f;
+  // New memory, with zeros between parts: the same call twice gives the same bits.
+  std::vector<Tensor> make() const {
+    std::vector<Tensor> out;
+    if (!in_one()) {
+      for (const int64_t size : sizes_) out.push_back(empty({size}));
+      return out;
     }
-    return all;
+    out.push_back(empty({together_}));
+    float* part = mutable_data(out[0]);
+    for (const int64_t size : sizes_) {
+      std::fill(part + size, part + padded(size), 0.0f);
+      part += padded(size);
+    }
+    return out;
   }
-  // The floats of all, as a forward pass saved them.
-  const float* read(const std::vector<Tensor>& saved) const {
-    STD_TORCH_CHECK(saved.size() == 1, "fastlbbnn: there are ", saved.size(), " saved tensors; expected 1");
-    check_float(saved[0], size_, "saved");
-    return data(saved[0]);
+  // Where the parts begin, in what `make` gave; checks that it is that.
+  std::vector<const float*> find(const std::vector<Tensor>& made) const {
+    const size_t count = in_one() ? 1 : sizes_.size();
+    STD_TORCH_CHECK(made.size() == count, "fastlbbnn: there are ", made.size(), " saved tensors; expected ", count);
+    std::vector<const float*> out;
+    if (in_one()) {
+      check_float(made[0], together_, "saved");
+      const float* part = data(made[0]);
+      for (const int64_t size : sizes_) {
+        out.push_back(part);
+        part += padded(size);
+      }
+    }
+    for (size_t i = 0; i < sizes_.size() && !in_one(); ++i) {
+      check_float(made[i], sizes_[i], "saved");
+      out.push_back(data(made[i]));
+    }
+    return out;
   }
 
  private:
-  static constexpr int64_t kUnit = 16;
-  int64_t size_ = 0;
-  std::vector<std::pair<int64_t, int64_t>> gaps_;
+  static int64_t padded(int64_t floats) { return (floats + 15) / 16 * 16; }
+  bool in_one() const { return together_ <= int64_t{1} << 18; }
+  std::vector<int64_t> sizes_;
+  int64_t together_ = 0;
 };
 
 // Rows and columns of a matrix, and samples: what the noise counts in 32 bits.

@@ -92,13 +92,13 @@ class MLP(nn.Sequential):
         random_logits = mode is not WeightMode.MEDIAN and True in [l.random_logits for l in layers]
         if current.samples is None or not random_logits:
             seeds = current.draw_seed(x.device, (len(layers),))
-            y, sums = _draw(layers, rows, mode, local, current, seeds, current.samples)
+            y, sums = _draw(layers, rows, mode, local, random_logits, current, seeds, current.samples)
         else:
             # A kernel's draws share their logits: here each has its own. Seeds as in a Sequential.
             seeds = current.draw_seed(x.device, (len(layers), current.samples))
             once, shared = current.samples == 1, rows.dim() == 2
             draws = [
-                _draw(layers, rows if shared else rows[s], mode, local, current, of_sample, None, once)
+                _draw(layers, rows if shared else rows[s], mode, local, True, current, of_sample, None, once)
                 for s, of_sample in enumerate(seeds.T.contiguous())
             ]
             y, sums = (torch.stack(parts) for parts in zip(*draws))
@@ -161,14 +161,15 @@ def _global_hooks() -> bool:
 
 
 def _draw(
-    layers: list[BayesianLinear], rows: Tensor, mode: WeightMode, local: bool, current: Pass, seeds: Tensor,
-    samples: int | None, once: bool = True,
+    layers: list[BayesianLinear], rows: Tensor, mode: WeightMode, local: bool, random_logits: bool,
+    current: Pass, seeds: Tensor, samples: int | None, once: bool = True,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Draws that share their logits, by one call: outputs and the five sums of every layer.
 
     ``samples`` None: one draw, without a sample axis. ``local``: activations are drawn, not weights.
+    ``random_logits``: those of some layers are a draw.
     """
-    if mode is not WeightMode.MEDIAN and True in [layer.random_logits for layer in layers]:
+    if random_logits:
         parameters = [l._drawn_from(mode, current, seed, once) for l, seed in zip(layers, seeds.unbind())]
     else:
         parameters = [layer._drawn_from(mode, current) for layer in layers]

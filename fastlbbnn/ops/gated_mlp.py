@@ -13,14 +13,14 @@ from .._util.checks import check_block, check_samples, check_temperature
 from . import dispatch, update
 from .checks import check_parameters
 from .gated_linear import GATED_LINEAR, draw_size
-from .library import define, differentiable_once, fake, gradient_of, in_one_tensor, keeps_draws
+from .library import define, differentiable_once, fake, gradient_of, keeps_draws, kept_parts
 from .parameters import COUNT, LayerParameters, absent_as_empty, flat, unflat
 
 _DRAW = "Tensor seeds, int samples, int[] blocks, float[] temperatures, bool hard"
 
 # parameters: those of every layer (see parameters.flat), empty where there is none.
-# y [S, M, N], sums [layers, 5], saved: the draws of all layers (as in gated_linear_fwd) and the hidden
-# activations, in one tensor; on a GPU the hidden activations [S, M, N] alone.
+# y [S, M, N], sums [layers, 5], saved: the draws of each layer (as in gated_linear_fwd) and its hidden
+# activations (see library.kept_parts); on a GPU the hidden activations [S, M, N] alone.
 define(
     f"gated_mlp_fwd(Tensor x, Tensor[] parameters, {_DRAW}, bool save) -> (Tensor, Tensor, Tensor[])"
 )
@@ -46,11 +46,11 @@ def _(x, parameters, seeds, samples, blocks, temperatures, hard, save):
     hidden = shapes[:-1]
     saved = []
     if save and keeps_draws(x.device):
-        draws = []
-        for layer, block in zip(layers, zip(blocks[::2], blocks[1::2])):
+        parts = []
+        for layer, block, outputs in zip(layers, zip(blocks[::2], blocks[1::2]), [*hidden, (0,)]):
             gated = layer.omega is not None and layer.omega.numel() > 0
-            draws.append((samples, draw_size(layer.kappa, gated, block)))
-        saved = [in_one_tensor(x, [*draws, *hidden])]
+            parts += [(samples, draw_size(layer.kappa, gated, block)), outputs]
+        saved = kept_parts(x, parts)
     elif save:
         saved = [x.new_empty(shape) for shape in hidden]
     return x.new_empty(shapes[-1]), x.new_empty(len(layers), 5, dtype=torch.float32), saved

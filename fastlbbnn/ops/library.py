@@ -83,12 +83,13 @@ def padded(cols: int) -> int:
     return (cols + 31) // 32 * 32
 
 
-def in_one_tensor(like: Tensor, parts: Iterable[Sequence[int]]) -> Tensor:
-    """Room for tensors of these shapes, as a stack's kernels on a CPU keep them: each begins on a cache line.
-
-    Mirrored in ``csrc/cpu/tensors.h``.
+def kept_parts(like: Tensor, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
+    """What a stack's kernels on a CPU keep: one tensor for parts of these shapes, or where they are large each
+    its own. Mirrored in ``csrc/cpu/tensors.h``.
     """
-    return like.new_empty(sum((math.prod(shape) + 15) // 16 * 16 for shape in parts))
+    sizes = [math.prod(shape) for shape in shapes]
+    together = sum((size + 15) // 16 * 16 for size in sizes)
+    return [like.new_empty(size) for size in ([together] if together <= 1 << 18 else sizes)]
 
 
 class _NotTwice(torch.autograd.Function):

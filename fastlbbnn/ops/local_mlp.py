@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -10,13 +11,13 @@ from torch import Tensor
 
 from .. import reference
 from . import dispatch, update
-from .library import define, differentiable_once, fake, gradient_of, in_one_tensor, keeps_draws
+from .library import define, differentiable_once, fake, gradient_of, keeps_draws, kept_parts
 from .local_linear import LOCAL_LINEAR
 from .parameters import LayerParameters, absent_as_empty, flat, unflat
 
 # parameters: those of every layer (see parameters.flat), empty where there is none.
-# y [S, M, N], sums [layers, 5], saved: what local_linear_fwd keeps of all layers and the hidden activations,
-# in one tensor; on a GPU the half ratios of all layers, then the hidden activations [S, M, N].
+# y [S, M, N], sums [layers, 5], saved: what local_linear_fwd keeps of each layer and its hidden activations
+# (see library.kept_parts); on a GPU the half ratios of all layers, then the hidden activations [S, M, N].
 define(
     "local_mlp_fwd(Tensor x, Tensor[] parameters, Tensor seeds, int samples) -> (Tensor, Tensor, Tensor[])"
 )
@@ -41,7 +42,8 @@ def _(x, parameters, seeds, samples):
     shapes = [(samples, x.shape[-2], kappa.shape[0]) for kappa in kappas]
     hidden = shapes[:-1]
     if keeps_draws(x.device):
-        saved = [in_one_tensor(x, [*((2, *kappa.shape) for kappa in kappas), *shapes, *hidden])]
+        parts = zip(((2, *kappa.shape) for kappa in kappas), shapes, [*hidden, (0,)])
+        saved = kept_parts(x, chain.from_iterable(parts))
     else:
         saved = [x.new_empty(shape, dtype=torch.float32) for shape in shapes]
         saved += [x.new_empty(shape) for shape in hidden]

@@ -67,7 +67,7 @@ def test_the_stack_is_its_layers_in_turn(backend, samples, per_sample, hard):
 
 
 @pytest.mark.usefixtures("cpp")
-@pytest.mark.parametrize("sizes", [(1, 1), (3, 1, 3), (41, 401, 2), (5, 3, 1271, 4)])
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 1, 3), (41, 401, 2), (5, 3, 1271, 4), (300, 450, 3)])
 @pytest.mark.parametrize("gated,bias", [(True, True), (True, False), (False, True)])
 def test_the_fused_stack_agrees_with_the_reference(sizes, gated, bias):
     stack = make_stack(sizes, gated=gated, bias=bias)
@@ -107,6 +107,17 @@ def test_opcheck():
         OPS.gated_mlp_bwd_adam.default,
         (*upstream, x, flat, saved, *draw, True, state, [s.clone() for s in state], hyper),
     )
+
+
+@pytest.mark.usefixtures("cpp")
+def test_opcheck_where_parts_have_tensors_of_their_own():
+    flat = [p.detach() for layer in make_stack((300, 450, 3)) for p in layer]
+    x, draw = torch.randn(4, 300), (make_seeds(2), 2, [1] * 4, [0.5] * 2, False)
+    y, sums, saved = OPS.gated_mlp_fwd(x, flat, *draw, True)
+    assert len(saved) == 4
+    opcheck(OPS.gated_mlp_fwd.default, (x, flat, *draw, True))
+    upstream = (torch.randn_like(y), torch.randn_like(sums))
+    opcheck(OPS.gated_mlp_bwd.default, (*upstream, x, flat, saved, *draw, True))
 
 
 def test_a_compiled_call_equals_an_eager_one(backend):

@@ -64,7 +64,7 @@ def test_the_stack_is_its_layers_in_turn(backend, samples, per_sample):
 
 
 @pytest.mark.usefixtures("cpp")
-@pytest.mark.parametrize("sizes", [(1, 1), (3, 1, 3), (41, 401, 2), (5, 3, 1271, 4)])
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 1, 3), (41, 401, 2), (5, 3, 1271, 4), (300, 450, 3)])
 @pytest.mark.parametrize("gated,bias", [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("samples", [1, 2])
 def test_one_operator_gives_the_bits_of_one_per_layer(sizes, gated, bias, samples):
@@ -84,12 +84,14 @@ def test_an_empty_batch():
 
 
 @pytest.mark.usefixtures("cpp")
-@pytest.mark.parametrize("bias", [True, False])
-def test_opcheck(bias):
-    flat = [torch.empty(0) if p is None else p.detach() for layer in make_stack(bias=bias) for p in layer]
-    x = torch.randn(4, SIZES[0])
-    y, sums, saved = OPS.local_mlp_fwd(x, flat, make_seeds(3), 2)
-    opcheck(OPS.local_mlp_fwd.default, (x, flat, make_seeds(3), 2))
+@pytest.mark.parametrize("sizes,bias,kept", [(SIZES, True, 1), (SIZES, False, 1), ((300, 450, 3), True, 6)])
+def test_opcheck(sizes, bias, kept):
+    stack = make_stack(sizes, bias=bias)
+    flat = [torch.empty(0) if p is None else p.detach() for layer in stack for p in layer]
+    x, seeds = torch.randn(4, sizes[0]), make_seeds(len(stack))
+    y, sums, saved = OPS.local_mlp_fwd(x, flat, seeds, 2)
+    assert len(saved) == kept
+    opcheck(OPS.local_mlp_fwd.default, (x, flat, seeds, 2))
     upstream = (torch.randn_like(y), torch.randn_like(sums))
     opcheck(OPS.local_mlp_bwd.default, (*upstream, x, flat, saved, 2, True))
     state = [torch.zeros_like(p) for p in flat]
