@@ -12,10 +12,6 @@ namespace {
 constexpr int64_t kIndices = 5;   // row_offsets, columns, col_offsets, rows_of, positions
 constexpr int64_t kWeights = 4096;   // weights that are worked on together where they stand in a row
 
-OptionalTensor present(const Tensor& t) {
-  return t.numel() > 0 ? OptionalTensor(t) : OptionalTensor();
-}
-
 int64_t padded(int64_t n) { return (n + kWidthUnit - 1) / kWidthUnit * kWidthUnit; }
 
 enum class Estimator { kLocal, kSampled, kMeans };
