@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import shutil
 
 import numpy as np
@@ -164,7 +163,7 @@ def sampled(model: SparseModel, small: SparseModel, x: torch.Tensor, seeds: list
     assert (y.shape, y.dtype) == ((samples, x.shape[0], small.out_features), torch.float32)
     torch.testing.assert_close(model.sample(x, samples, seeds=seeds), y, rtol=0, atol=0)
     for s in range(samples):
-        own = sample_layers(small.network, functools.partial(Library(small._checked).draw, threads=1), seeds, s)
+        own = sample_layers(small.network, Library(small._checked).draw, seeds, s)
         for i, (layer, (values, bias)) in enumerate(zip(small.network.layers, own)):
             found = drawn[i][0][s].flatten()
             if engine._layers[i].blocks:
