@@ -316,7 +316,7 @@ _DEFAULT_NOTES = (
     "inclusion are steered so that the expected density falls from one half to what was asked for, then the "
     "structure is held and its weights train on, with step sizes that fall along half a cosine. With k "
     "weights and n rows, the KL has the weight 0.3 min(1, sqrt(k/n)) on the way (after a warm-up) and "
-    "min(1, sqrt(k/n)) then, so the loss is not a bound on the evidence. Small data are gone through more "
+    "half of that square root then, so the loss is not a bound on the evidence. Small data are gone through more "
     "often. What was compared: docs/recipe.md."
 )
 
@@ -326,7 +326,7 @@ def _default() -> list[Recipe]:
     stages = (
         Stage("structure", 16, sizes, kl_warmup=4, kl_weight=0.3, dial_until=1.0),
         Stage(
-            "weights", 56, {"weights": 2e-3}, mode="median", kl_weight=1.0, final_factor=0.01, saves="trained"
+            "weights", 56, {"weights": 2e-3}, mode="median", kl_weight=0.5, final_factor=0.01, saves="trained"
         ),
     )
     network = {"prior_options": {"psi": 0.5, "sigma2": 0.1}, "estimator": "local", "start": "wide"}
@@ -336,7 +336,7 @@ def _default() -> list[Recipe]:
     return [
         Recipe(
             method, "default", stages, options=own, density=DEFAULT_DENSITY, least_weights=LEAST_WEIGHTS,
-            least_steps=7000, kl_by_size=True, attempts=3, notes=_DEFAULT_NOTES,
+            least_steps=12_000, kl_by_size=True, attempts=3, notes=_DEFAULT_NOTES,
         )
         for method, own in options.items()
     ]

@@ -431,7 +431,7 @@ def test_the_kl_weighs_less_the_more_rows_there_are_for_a_weight():
     recipe = find_recipe("LBBNN-GP-MF", "default").asking(weights=400)
     for rows, expected in ((100, 1.0), (400, 1.0), (1_600, 0.5), (40_000, 0.1)):
         resolved = recipe.for_rows(rows, (10, 2))
-        assert [s.kl_weight for s in resolved.stages] == pytest.approx([0.3 * expected, expected])
+        assert [s.kl_weight for s in resolved.stages] == pytest.approx([0.3 * expected, 0.5 * expected])
         assert resolved.for_rows(rows, (10, 2)) == resolved
 
 
