@@ -81,3 +81,9 @@ def test_the_example_runs(tmp_path):
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "digits.safetensors").exists()
+
+
+def test_no_page_holds_an_unfinished_merge():
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("bench/**/*.md")):
+        marked = [line for line in page.read_text().splitlines() if line.startswith(("<<<<<<< ", ">>>>>>> "))]
+        assert not marked, f"{page.name}: {marked[0]}"
